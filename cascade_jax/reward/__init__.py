@@ -1,0 +1,22 @@
+"""Verdicts on samples. One file per verifier; preferences, which are relative within a group, are in `preference`."""
+
+from collections.abc import Callable
+
+from cascade_jax.reward.batch import verify_groups
+from cascade_jax.reward.instruction import InstructionFollowing
+from cascade_jax.reward.math import MathAnswer
+from cascade_jax.reward.mcqa import MultipleChoice
+from cascade_jax.reward.structured_output import StructuredOutput
+from cascade_jax.reward.tool_call import ToolCalls
+from cascade_jax.reward.verdict import Verdict, Verifier
+
+# Row kind -> constructor; a domain's settings are its keyword arguments.
+VERIFIERS: dict[str, Callable[..., Verifier]] = {
+    "instruction_following": InstructionFollowing,
+    "mcqa": MultipleChoice,
+    "tool_call": ToolCalls,
+    "structured_output": StructuredOutput,
+    "math": MathAnswer,
+}
+
+__all__ = ["VERIFIERS", "Verdict", "Verifier", "verify_groups"]

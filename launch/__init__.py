@@ -1,0 +1,1 @@
+"""Commands, run from the root of the repository: python -m launch.NAME --help."""

@@ -1,0 +1,44 @@
+"""What every command shares: a config from the command line, and one sentence with exit code 2 for a user's mistake."""
+
+import sys
+from collections.abc import Callable
+
+from absl import flags
+from ml_collections import config_flags
+
+from cascade_jax.config import CascadeConfig, ConfigError, build
+
+MISTAKES = (ConfigError, FileNotFoundError, flags.Error)
+
+
+def guarded(main: Callable[[], int]) -> None:
+    """Run `main` and exit: with its code, or with 2 and the sentence of a user's mistake."""
+    try:
+        code = main()
+    except MISTAKES as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
+def define_config() -> flags.FlagHolder:
+    """--config=FILE.py, and --config.NAME=VALUE for every setting in it."""
+    return config_flags.DEFINE_config_file("config", None, "A Python file with get_config(), e.g. configs/tiny_cascade.py.")
+
+
+def parse(argv: list[str]) -> list[str]:
+    """Fill absl's flags; what is left over are the positional arguments. flags.Error says what is wrong with them."""
+    try:
+        return flags.FLAGS(argv)[1:]
+    except flags.Error:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, SyntaxError, ImportError) as error:
+        # ml_collections loads the file and sets the overrides while flags are parsed.
+        raise ConfigError(f"the command line or the config file is at fault: {error}.") from error
+
+
+def cascade_config(holder: flags.FlagHolder) -> CascadeConfig:
+    """The checked config of --config."""
+    if holder.value is None:
+        raise ConfigError("--config is missing; give a Python file with get_config(), e.g. --config=configs/tiny_cascade.py.")
+    return build(CascadeConfig, holder.value.to_dict())

