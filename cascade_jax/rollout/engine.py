@@ -1,6 +1,6 @@
 """What writes the continuations: the protocol that every engine keeps, and the engine that runs in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import jax
@@ -62,30 +62,29 @@ class LocalEngine:
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
         size = min(_power_of_two(len(prompts)), max(1, self.batch // samples_per_prompt))
         parts = [order[start : start + size] for start in range(0, len(order), size)]
-        drawn = [
-            self._draw([(i, prompts[i].ids) for i in part], size, sampling, samples_per_prompt, seed) for part in parts
-        ]
-        groups: list[Group | None] = [None] * len(prompts)
-        for part, arrays in zip(parts, drawn, strict=True):
-            host = jax.device_get(arrays)
+        groups: dict[int, Group] = {}
+        for part in parts:
+            ids = {index: prompts[index].ids for index in part}
+            drawn = jax.device_get(self._draw(ids, size, sampling, samples_per_prompt, seed))
             for row, index in enumerate(part):
-                groups[index] = Group(prompts[index], _samples(host, row, self.version))
-        return groups
+                groups[index] = Group(prompts[index], _samples(drawn, row, self.version))
+        return [groups[index] for index in range(len(prompts))]
 
     def _draw(
         self,
-        part: Sequence[tuple[int, np.ndarray]],
+        prompts: Mapping[int, np.ndarray],
         size: int,
         sampling: SamplingConfig,
         samples_per_prompt: int,
         seed: int,
     ) -> Drawn:
-        longest = max(len(ids) for _, ids in part)
+        """prompts: place in the list -> ids. Rows without a prompt have length 0."""
+        longest = max(len(ids) for ids in prompts.values())
         bucket = next(length for length in self.buckets if length >= longest)
         ids_PT = np.zeros((size, bucket), np.int32)
         lengths_P = np.zeros(size, np.int32)
         index_P = np.zeros(size, np.int32)
-        for row, (index, ids) in enumerate(part):
+        for row, (index, ids) in enumerate(prompts.items()):
             ids_PT[row, : len(ids)] = ids
             lengths_P[row] = len(ids)
             index_P[row] = index

@@ -1,0 +1,73 @@
+"""A user's mistake: one sentence, exit code 2, before any training step, and nothing lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.runs.conftest import MICRO
+
+
+def fails(launch, workdir: Path, *arguments: str, config: str = MICRO) -> str:
+    process = launch("launch.run", config, f"--workdir={workdir}", *arguments)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    message = output.strip().splitlines()[-1]
+    assert message.startswith("error: "), output
+    assert not list(workdir.glob("stages/*/metrics.jsonl"))
+    return message
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--config.stages.mopd.stepz=3", "stepz"),
+        ("--config.stages.mopd.steps=many", "many"),
+        ("--config.stages.mopd.distill.teachers.math=rlhf", "is not yet trained when mopd starts"),
+        ("--config.stages.if_rl.parent=nowhere", "parent='nowhere' is not trained before if_rl"),
+        ("--config.tokenizer=missing/tokenizer.json", "missing/tokenizer.json"),
+        ("--config.checkpoint=missing", "set exactly one"),
+        ("--config.model=huge", "huge"),
+        ("--config.stages.rlhf.length=64", "cannot hold a prompt"),
+        ("--confg=x", "confg"),
+        ("stray", "stray"),
+    ],
+)
+def test_a_wrong_setting(launch, tmp_path: Path, argument: str, words: str):
+    assert words in fails(launch, tmp_path / "run", argument)
+
+
+def test_a_missing_config_file(launch, tmp_path: Path):
+    assert "nowhere.py" in fails(launch, tmp_path / "run", config="--config=nowhere.py")
+
+
+def test_a_row_that_breaks_the_schema_is_named_by_its_line(launch, tmp_path: Path):
+    data = tmp_path / "rows.jsonl"
+    good = {"responses_create_params": {"input": "1 + 1?"}, "question": "1 + 1?", "expected_answer": "2"}
+    data.write_text(f"{json.dumps(good)}\n{json.dumps({'question': 'x'})}\n")
+    settings = ["--config.domains.math.train.kind=jsonl", f"--config.domains.math.train.path={data}"]
+    message = fails(launch, tmp_path / "run", *settings)
+    assert "rows.jsonl" in message and "2" in message
+
+
+def test_a_tokenizer_that_is_larger_than_the_vocabulary(launch, tmp_path: Path):
+    from cascade_jax.data.tokenizer import train_sentencepiece
+
+    words = [" ".join(f"{a}{b}{c}" for c in "abcdefgh") for a in "klmnopqr" for b in "stuvwxyz"]
+    tokenizer = tmp_path / "tokenizer.model"
+    train_sentencepiece(words * 4, tokenizer, vocab_size=640)
+    message = fails(launch, tmp_path / "run", f"--config.tokenizer={tokenizer}")
+    assert "640" in message and "vocabulary is 512" in message
+
+
+def test_an_occupied_work_directory(launch, whole_run: Path, tmp_path: Path):
+    before = (whole_run / "config.json").read_bytes()
+    process = launch("launch.run", MICRO, f"--workdir={whole_run}", "--config.seed=1")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2, output
+    assert "holds a run with another config (it differs in seed)" in output
+    assert (whole_run / "config.json").read_bytes() == before
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert "is no run directory and not empty (it holds thesis.txt)" in fails(launch, tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
