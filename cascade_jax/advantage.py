@@ -42,9 +42,7 @@ def informative_groups(
     return highest > _lowest(rewards, live)[:, 0]
 
 
-def overlong_penalty(
-    rewards_PG: Float[Array, "P G"], truncated_PG: Bool[Array, "P G"]
-) -> Float[Array, "P G"]:
+def overlong_penalty(rewards_PG: Float[Array, "P G"], truncated_PG: Bool[Array, "P G"]) -> Float[Array, "P G"]:
     """Reward 0 for samples that ran into the length limit; they stay in the loss.
 
     The overlong filter is another thing: it leaves rewards alone and empties the loss mask of such samples.

@@ -69,6 +69,7 @@ class ModelConfig:
                 self.heads % self.kv_heads == 0,
                 f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}; choose one that is.",
             )
+        _require("-" not in self.pattern or self.mlp_width > 0, "a pattern with - needs mlp_width > 0.")
         if "M" in self.pattern:
             _require(
                 self.mamba_heads % self.mamba_groups == 0,

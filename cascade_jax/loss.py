@@ -1,9 +1,9 @@
 """The three losses: pure functions of arrays (B rows, T tokens) that return a `Weighted` loss and metrics, all float32.
 
-Everywhere: mask True = the token is trained, and masked positions may hold anything. Only `logprobs_BT` carries a gradient.
-Log-ratios are limited to +-20 before they are exponentiated. `band = (low, high)` weighs a token by r = exp(trainer -
-sampler) where low <= r <= high, else by 0; without band every weight is 1. A live token with a log-prob that is not finite
-weighs 0 and stays in the denominator.
+Everywhere: mask True = the token is trained ("live"); masked positions may hold anything. Only `logprobs_BT` carries a
+gradient. Log-ratios are limited to +-20 before they are exponentiated. `band = (low, high)` weighs a token by its ratio
+r = exp(trainer - sampler) where low <= r <= high, else by 0; without band every weight is 1. In the RL losses a live
+token with a log-prob that is not finite weighs 0 and stays in the denominator, in the metrics too.
 """
 
 import jax
@@ -48,9 +48,9 @@ def grpo_loss(
 ) -> tuple[Weighted, dict[str, Weighted]]:
     """GRPO (Nemotron-Cascade 2, Eq. 1). Per token -w * A, with the gradient of -w * A * log p: strictly on-policy.
 
-    With `old_logprobs_BT` it is -w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = exp(log p - old), and old takes
-    the trainer's place in the band. kl_coef adds the k3 estimate of KL(policy || reference) (Schulman), band or not.
-    aggregate "token" divides by live tokens; "sample" averages each row (or segment), then those that have live tokens.
+    With `old_logprobs_BT` it is -w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = exp(log p - old), and old
+    takes the trainer's place in the band. kl_coef adds the k3 estimate of KL(policy || reference), band or not.
+    aggregate "token" divides by live tokens; "sample" averages each row (or segment), then those with live tokens.
     ValueError: unknown aggregate; a band without sampler log-probs; kl_coef > 0 without reference.
     """
     _check_band(band, sampler_logprobs_BT)
@@ -97,7 +97,7 @@ def mopd_loss(
     segments_BT: Int[Array, "B T"] | None = None,
     entropy_BT: Float[Array, "B T"] | None = None,
 ) -> tuple[Weighted, dict[str, Weighted]]:
-    """Multi-domain on-policy distillation (Nemotron-Cascade 2, Eqs. 2-4): -w * a * log p, a = teacher - log p held fixed.
+    """On-policy distillation (Nemotron-Cascade 2, Eqs. 2-4): -w * a * log p with a = teacher - log p held fixed.
 
     On the student's own samples the expected gradient is that of the reverse KL(student || teacher). `advantage_clip`
     limits a to +- itself; the metric reverse_kl is the mean of -a before that limit. aggregate and segments as in
@@ -126,7 +126,7 @@ def _check_band(band: tuple[float, float] | None, sampler_logprobs_BT: Array | N
 
 
 def _known(live: Array, logprobs_BT: Array, *others: Array | None) -> Array:
-    """Live tokens whose log-probs are all there. -inf: cut by top-p or top-k; NaN of the policy itself is left to show."""
+    """Live tokens whose log-probs are all there. The policy's own -inf was cut by top-p or top-k; its NaN shows."""
     known = live & ~jnp.isneginf(logprobs_BT)
     for other in others:
         if other is not None:

@@ -28,7 +28,7 @@ def make_optimizer(config: OptimizerConfig, *, total_steps: int) -> optax.Gradie
 
 
 def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """step -> rate. Step 0 has `warmup_from`, step `warmup_steps` the full rate, step `total_steps` the cosine's end."""
+    """step -> rate: `warmup_from` at step 0, the full rate at `warmup_steps`, the cosine's end at `total_steps`."""
     warmup = optax.linear_schedule(config.warmup_from, config.learning_rate, config.warmup_steps)
     if config.schedule == "constant":
         after = optax.constant_schedule(config.learning_rate)

@@ -1,4 +1,4 @@
-"""One optimizer step: the exact gradient of the whole batch, however it is split, and the router's own balancing rule."""
+"""One optimizer step: the exact gradient of the whole batch, however it is split, and the routers' balancing rule."""
 
 import functools
 import re
@@ -31,10 +31,10 @@ def make_update(
 ) -> Update:
     """The jitted update; it takes the state's memory over (donation).
 
-    The gradient is that of sum(totals) / sum(weights) over the whole batch, whatever `micro_batches`; ValueError where the
-    rows do not divide by it. `frozen` is asked for each leaf's path ("layers/3/mixer/router"): such leaves never change.
+    The gradient is that of sum(totals) / sum(weights) over the whole batch, whatever `micro_batches`; ValueError where
+    the rows do not divide by it. `frozen` is asked for each leaf's path ("layers/3/mixer/up"): True = it never changes.
     A step whose gradient is not finite leaves params and optimizer as they were and counts in `nonfinite_steps`. Where
-    the loss gives `expert_counts` (total: (layers, E)), the routers' correction biases follow `config.router_bias_rate`.
+    the loss gives `expert_counts` (total: (layers, E)), the routers' biases move by `config.router_bias_rate`.
     Metrics: those of the loss, `loss`, `grad_norm` (before the clip), `nonfinite_steps`.
     """
 
@@ -118,7 +118,9 @@ def _split(batch: Any, micro_batches: int) -> Any:
     def one(leaf: Array) -> Array:
         rows = leaf.shape[0]
         if rows % micro_batches:
-            raise ValueError(f"{rows} rows do not divide into micro_batches={micro_batches}; choose a divisor of the rows.")
+            raise ValueError(
+                f"{rows} rows do not divide into micro_batches={micro_batches}; choose a divisor of the rows."
+            )
         # Part i takes rows i, i + micro_batches, ...: rows split over devices stay where they are.
         return leaf.reshape(rows // micro_batches, micro_batches, *leaf.shape[1:]).swapaxes(0, 1)
 
@@ -139,7 +141,7 @@ def _zero(still: Callable[[str], bool], tree: Params) -> Params:
 
 
 def _balance_routers(params: Params, counts: Float[Array, "layers E"], rate: float) -> Params:
-    """bias_e += rate * sign(mean(n) - n_e), per MoE layer in the order of layers (Wang et al. 2024, loss-free balancing)."""
+    """bias_e += rate * sign(mean(n) - n_e), per MoE layer in the order of layers (arXiv 2408.15664)."""
     steps = rate * jnp.sign(counts.mean(axis=1, keepdims=True) - counts)
     biases = [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params) if is_router_bias(_path(path))]
     biases.sort(key=lambda path: [int(number) for number in re.findall(r"\d+", path)])

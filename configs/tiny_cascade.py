@@ -13,7 +13,7 @@ DOMAINS = {
     "math": "math",
     "chat": "preference",
 }
-PROMPT, ANSWER = 160, 32  # tokens
+PROMPT, ANSWER, LENGTH = 48, 24, 128  # tokens: the longest prompt, the longest answer, a packed row
 
 
 def domain(task: str) -> dict:
@@ -45,7 +45,7 @@ def rl(domains: dict[str, float], steps: int, **settings) -> dict:
         "kind": "rl",
         "steps": steps,
         "domains": domains,
-        "length": PROMPT + ANSWER,
+        "length": LENGTH,
         "optimizer": rl_optimizer(1e-3),
         "sampling": sampling(),
         "rl": {"prompts": 16, "samples": 8, "band": (0.5, 2.0), "shuffle_rewards": False, "kl_coef": 0.0, **settings},
@@ -59,7 +59,7 @@ def get_config() -> ConfigDict:
             "kind": "sft",
             "steps": 700,
             "domains": every,
-            "length": PROMPT + ANSWER,
+            "length": LENGTH,
             "checkpoint_every": 50,
             "optimizer": {
                 "learning_rate": 3e-3,
@@ -70,7 +70,7 @@ def get_config() -> ConfigDict:
                 "weight_decay": 0.1,
                 "router_bias_rate": 1e-3,
             },
-            "sft": {"rows": 32, "balance_coef": 1e-4},
+            "sft": {"rows": 16, "balance_coef": 1e-4},
         },
         "if_rl": rl({"instruction": 1.0}, 40, dynamic_filter=True, overlong="penalty"),
         "multi_rl": rl({"choice": 1.0, "tools": 1.0, "structured": 1.0, "math": 1.0}, 60, overlong="filter", prompts=24),
@@ -78,7 +78,7 @@ def get_config() -> ConfigDict:
             "kind": "distill",
             "steps": 40,
             "domains": every,
-            "length": PROMPT + ANSWER,
+            "length": LENGTH,
             "optimizer": rl_optimizer(1e-3, warmup_steps=10),
             "sampling": sampling(),
             "distill": {"prompts": 32, "samples": 4, "teachers": {name: "best" for name in DOMAINS}},
@@ -93,7 +93,7 @@ def get_config() -> ConfigDict:
             "tokenizer": "",
             "template": "nemotron3",
             "seed": 0,
-            "buckets": (32, 64, PROMPT),
+            "buckets": (PROMPT,),
             "order": tuple(stages),
             "domains": {name: domain(task) for name, task in DOMAINS.items()},
             "stages": stages,

@@ -2,18 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from cascade_jax.data.jinja_chat import JinjaRenderer
+from cascade_jax.data.templates import MARK, make_renderer
 from cascade_jax.data.tokenizer import CHAT_SPECIALS, Tokenizer
 from cascade_jax.types import Reply, ToolCall
 
-# Breaks the name of a special token in a user's text, so that it stays text. Unicode reserves this character for such uses.
-_MARK = "\ufdd0"
 _CALL = re.compile(
     r"\s*<function=[^>\n]+>\s*(<parameter=[^>\n]+>((?!</parameter>).)*</parameter>\s*)*</function>\s*", re.DOTALL
 )
@@ -37,12 +34,13 @@ class Rendered(NamedTuple):
 
 
 class Chat:
-    """One tokenizer with one chat format: "nemotron3", or "auto" for that of the template beside it (ChatML if none)."""
+    """A tokenizer with its chat format: "nemotron3", or "auto" for that of the template beside it (ChatML if none)."""
 
     def __init__(self, tokenizer: Tokenizer, template: Literal["nemotron3", "auto"] = "nemotron3") -> None:
         self.tokenizer = tokenizer
-        self._renderers = {thinking: _renderer(tokenizer, template, thinking) for thinking in (True, False)}
-        self._header = tokenizer.encode("<|im_start|>assistant\n", specials=True)
+        self._renderers = {
+            thinking: make_renderer(tokenizer, template, thinking=thinking) for thinking in (True, False)
+        }
         self.stop_ids: tuple[int, ...] = tuple(
             dict.fromkeys([*self._renderers[True].get_stop_token_ids(), *tokenizer.stop_ids])
         )
@@ -115,26 +113,21 @@ class Chat:
         if any(token in parsed.content for token in self.tokenizer.specials):
             return "a special token in the text"
         for call in parsed.tool_calls:
-            if call.status.value not in ("ok", "invalid_json") or (
-                "<function=" in call.raw and not _CALL.fullmatch(call.raw)
-            ):
+            sloppy = "<function=" in call.raw and not _CALL.fullmatch(call.raw)
+            if sloppy or call.status.value not in ("ok", "invalid_json"):
                 return "a tool call that cannot be read"
         spans = [call.token_span for call in parsed.tool_calls]
-        after = (
-            [ids[end:start] for (_, end), (start, _) in zip(spans, [*spans[1:], (len(ids), 0)], strict=True)]
-            if spans
-            else []
-        )
-        if any(self.tokenizer.decode(part).strip() for part in after):
+        starts = [start for start, _ in spans[1:]] + [len(ids)]
+        if any(self.tokenizer.decode(ids[end:start]).strip() for (_, end), start in zip(spans, starts, strict=False)):
             return "text after a tool call"
         return None
 
     def _protect(self, value: Any) -> Any:
         """Marks the names of special tokens in every text of messages or tools."""
         if isinstance(value, str):
-            text = value.replace(_MARK, "")
+            text = value.replace(MARK, "")
             for start in reversed(self.tokenizer.special_starts(text)):
-                text = text[: start + 1] + _MARK + text[start + 1 :]
+                text = text[: start + 1] + MARK + text[start + 1 :]
             return text
         if isinstance(value, Mapping):
             return {self._protect(key): self._protect(item) for key, item in value.items()}
@@ -144,61 +137,11 @@ class Chat:
 
     def _opening(self, thinking: bool) -> list[int]:
         """The ids that the generation prompt adds after the assistant's header."""
-        message = [{"role": "user", "content": "."}]
-        before = self._renderers[thinking].render(message).token_ids
-        after = self._renderers[thinking].render(message, add_generation_prompt=True).token_ids
-        return after[len(before) + len(self._header) :]
-
-
-class _RendererTokenizer:
-    """What `renderers` asks of a tokenizer: it reads special tokens in rendered text, but no name that was protected."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.name_or_path = str(tokenizer.path)
-        self.unk_token_id = None
-        self.eos_token_id = tokenizer.eos_id
-        self.all_special_tokens: list[str] = []
-        self._tokenizer = tokenizer
-        self._cached = lru_cache(maxsize=4096)(self._encode)
-
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        return list(self._cached(text))
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        if _MARK not in text:
-            return tuple(self._tokenizer.encode(text, specials=True))
-        ids: list[int] = []
-        for part in self._tokenizer.special_pattern.split(text):
-            known = self._tokenizer.specials.get(part)
-            ids += self._tokenizer.encode(part.replace(_MARK, "")) if known is None else [known]
-        return tuple(ids)
-
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return self._tokenizer.decode(token_ids)
-
-    def convert_tokens_to_ids(self, token: str) -> int | None:
-        return self._tokenizer.specials.get(token)
-
-
-def _renderer(tokenizer: Tokenizer, template: str, thinking: bool) -> Any:
-    adapter = _RendererTokenizer(tokenizer)
-    if template == "auto":
-        text = tokenizer.chat_template or ""
-        template = "nemotron3" if "<function=" in text else "qwen3" if "<think>" in text else "jinja"
-    if template == "nemotron3":
-        from renderers import Nemotron3Renderer, Nemotron3RendererConfig
-
-        missing = [token for token in CHAT_SPECIALS if token not in tokenizer.specials]
-        if missing:
-            raise ValueError(
-                f"{tokenizer.path} lacks {', '.join(missing)} of the nemotron3 template; use template='auto'."
-            )
-        return Nemotron3Renderer(adapter, Nemotron3RendererConfig(enable_thinking=thinking))
-    if template == "qwen3":
-        from renderers import Qwen3Renderer, Qwen3RendererConfig
-
-        return Qwen3Renderer(adapter, Qwen3RendererConfig(enable_thinking=thinking))
-    return JinjaRenderer(adapter, tokenizer.chat_template, thinking=thinking)
+        render = self._renderers[thinking].render
+        user, header = {"role": "user", "content": "."}, self.tokenizer.encode("<|im_start|>assistant\n", specials=True)
+        before = render([user]).token_ids
+        prompt = render([user], add_generation_prompt=True).token_ids[len(before) :]
+        return prompt[len(header) :] if prompt[: len(header)] == header else []
 
 
 def _ints(ids: Sequence[int] | np.ndarray) -> list[int]:

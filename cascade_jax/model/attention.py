@@ -1,5 +1,7 @@
 """Grouped-query attention over packed rows and over a cache."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -38,18 +40,19 @@ def attend(
     """
     B, T, H, h = q_BTHh.shape
     K, C = values_BKCh.shape[1:3]
+    matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
 
     def block(q: Array, places: Array, segments: Array | None) -> Array:
         allowed = jnp.arange(C) <= places[:, :, None]
         if segments is not None:
             allowed &= (key_segments_BC[:, None, :] == segments[:, :, None]) & (segments[:, :, None] > 0)
-        q = q.reshape(B, -1, K, H // K, h)
-        exact = {"precision": jax.lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
-        scores = jnp.einsum("btkgh,bkhc->bkgtc", q, keys_BKhC, **exact) * h**-0.5
+        # The queries of all heads that read one kv head are the rows of one matrix.
+        q = q.reshape(B, -1, K, H // K, h).transpose(0, 2, 3, 1, 4).reshape(B, K, -1, h)
+        scores = matmul(q, keys_BKhC).reshape(B, K, H // K, -1, C) * h**-0.5
         # A finite floor keeps rows in which nothing is allowed, and their gradients, finite.
         weights = jax.nn.softmax(jnp.where(allowed[:, None, None], scores, -1e30), axis=-1)
-        out = jnp.einsum("bkgtc,bkch->btkgh", weights.astype(q.dtype), values_BKCh, **exact)
-        return out.astype(q.dtype).reshape(B, -1, H, h)
+        out = matmul(weights.astype(q.dtype).reshape(B, K, -1, C), values_BKCh).astype(q.dtype)
+        return out.reshape(B, K, H // K, -1, h).transpose(0, 3, 1, 2, 4).reshape(B, -1, H, h)
 
     if T <= QUERY_BLOCK:
         return block(q_BTHh, places_BT, segments_BT)
@@ -94,9 +97,7 @@ class Attention(nnx.Module):
         q, k, v = self._project(x, positions)
         places = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
         keys, values = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)
-        return self._output(
-            attend(q, keys, values, places_BT=places, segments_BT=segments, key_segments_BC=segments)
-        )
+        return self._output(attend(q, keys, values, places_BT=places, segments_BT=segments, key_segments_BC=segments))
 
     def extend(
         self, x: Float[Array, "B T D"], live: Array, lengths: Int[Array, " B"], cache: KeyValue

@@ -58,3 +58,18 @@ def empty(config: ModelConfig, batch: int, capacity: int, *, dtype: jnp.dtype | 
 def repeat(cache: Cache, times: int) -> Cache:
     """Every row `times` times: row p becomes rows p * times .. p * times + times - 1 (a group shares its prompt)."""
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), cache)
+
+
+def grow(cache: Cache, capacity: int) -> Cache:
+    """The same cache with room for `capacity` tokens per row, at least what it had."""
+
+    def layer(entry: KeyValue | MambaState | None) -> KeyValue | MambaState | None:
+        if not isinstance(entry, KeyValue):
+            return entry
+        extra = capacity - entry.values.shape[2]
+        return KeyValue(
+            jnp.pad(entry.keys, ((0, 0), (0, 0), (0, 0), (0, extra))),
+            jnp.pad(entry.values, ((0, 0), (0, 0), (0, extra), (0, 0))),
+        )
+
+    return Cache(tuple(layer(entry) for entry in cache.layers), cache.lengths_B)

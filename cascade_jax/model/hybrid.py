@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from cascade_jax.config import ModelConfig
 from cascade_jax.model.attention import Attention
 from cascade_jax.model.cache import Cache
-from cascade_jax.model.linear import constant, normal
+from cascade_jax.model.linear import constant, matmul32, normal
 from cascade_jax.model.mamba import Mamba
 from cascade_jax.model.mlp import MLP
 from cascade_jax.model.moe import MoE, Routing, sequence_balance
@@ -24,8 +24,8 @@ REMATERIALISE_FROM = 512  # width from which a layer's activations are computed 
 class Aux(NamedTuple):
     """What the E layers report, in their order; padding counts nowhere.
 
-    expert_counts: (token, slot) pairs sent to each expert. balance_loss: the sequence balance loss without its coefficient,
-    summed over layers; its weight is the number of sequences. expert_ids: the routed experts where asked for, else None.
+    expert_counts: (token, slot) pairs sent to each expert. balance_loss: the sequence balance loss without its
+    coefficient, summed over layers; its weight is the number of sequences. expert_ids: where asked for, else None.
     """
 
     expert_counts: Float[Array, "layers E"]
@@ -110,12 +110,7 @@ class Hybrid(nnx.Module):
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         head = self.embedding[...].T if self.head is None else self.head[...]
-        return jnp.matmul(
-            hidden,
-            head.astype(hidden.dtype),
-            precision=jax.lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
+        return matmul32(hidden, head)
 
     def _embed(self, ids: Array) -> Array:
         return self.embedding[...][ids].astype(self.config.dtype)

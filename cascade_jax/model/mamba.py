@@ -18,9 +18,9 @@ def segment_sums(a: Float[Array, "... Q"]) -> Float[Array, "... Q Q"]:
 
     A difference of two prefix sums would lose up to 1e-3 of a decay in float32, and mix in other segments.
     """
-    Q = a.shape[-1]
-    after = jnp.tril(jnp.ones((Q, Q), bool), -1)  # [i, s]: i after s
-    return jnp.cumsum(jnp.where(after, a[..., None], 0.0), axis=-2)
+    upto = jnp.tril(jnp.ones((a.shape[-1],) * 2, a.dtype))  # [l, i]: i <= l
+    after = jnp.tril(upto, -1) > 0  # [i, s]: i > s
+    return jnp.matmul(upto, jnp.where(after, a[..., None], 0.0), precision=EXACT)
 
 
 def ssd(
@@ -37,40 +37,42 @@ def ssd(
     """S_t = exp(dt A) S_(t-1) + dt x B^T, y = S C, with S = 0 before each segment; y and the last S, float32.
 
     A given state belongs to the first segment. dt = 0 leaves the state as it was. Head h reads group h // (H / G).
+    Inside a chunk all pairs of positions at once, from chunk to chunk the recurrence.
     """
     batch, T, H, P = x_BTHP.shape
     G, N = B_BTGN.shape[2:]
     Q = min(chunk, -(-T // 8) * 8)
     extra = -T % Q
 
-    def chunks(m: Array, *tail: int) -> Array:
-        m = jnp.pad(m, [(0, 0), (0, extra)] + [(0, 0)] * (m.ndim - 2), mode="edge" if m.ndim == 2 else "constant")
-        return m.reshape(batch, -1, Q, *tail)
+    def chunks(m: Array, *heads: int) -> Array:
+        """(B, T, heads, ...) -> (B, chunks, *heads, Q, ...)"""
+        m = jnp.pad(m, [(0, 0), (0, extra)] + [(0, 0)] * (m.ndim - 2))
+        return jnp.moveaxis(m.reshape(batch, -1, Q, *heads, *m.shape[3:]), 2, 2 + len(heads))
 
-    X = chunks(x_BTHP * dt_BTH[..., None], G, H // G, P)
-    a = jnp.moveaxis(chunks(dt_BTH * A_H, G, H // G), 2, -1)  # (B, Z, G, R, Q)
-    Bm, Cm, seg = chunks(B_BTGN, G, N), chunks(C_BTGN, G, N), chunks(segments_BT)
+    X, a = chunks(x_BTHP * dt_BTH[..., None], G, H // G), chunks(dt_BTH * A_H, G, H // G)
+    Bs, Cs = chunks(B_BTGN, G), chunks(C_BTGN, G)
+    seg = jnp.pad(segments_BT, [(0, 0), (0, extra)], mode="edge").reshape(batch, -1, Q)
     before = jnp.concatenate([seg[:, :1, 0], seg[:, :-1, -1]], axis=1)  # the segment that the carried state is of
 
     same = jnp.tril(jnp.ones((Q, Q), bool)) & (seg[..., :, None] == seg[..., None, :])
     # -inf before exp, never 0 after it: above the diagonal exp may overflow, and its gradient would be NaN.
-    decay = jnp.exp(jnp.where(same[:, :, None, None], segment_sums(a), -jnp.inf))  # (B, Z, G, R, Q, Q)
-    CB = jnp.einsum("bzlgn,bzsgn->bzgls", Cm, Bm, precision=EXACT)
-    inside = jnp.einsum("bzgrls,bzsgrp->bzlgrp", CB[:, :, :, None] * decay, X, precision=EXACT)
+    decay = jnp.exp(jnp.where(same[:, :, None, None], segment_sums(a), -jnp.inf))
+    CB = jnp.matmul(Cs, Bs.swapaxes(-1, -2), precision=EXACT)
+    inside = jnp.matmul(CB[:, :, :, None] * decay, X, precision=EXACT)
 
-    added = jnp.einsum("bzgrs,bzsgrp,bzsgn->bzgrpn", decay[..., -1, :], X, Bm, precision=EXACT)
-    carry_on = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(jnp.cumsum(a, axis=-1)), 0.0)
-    first = jnp.zeros((batch, H, P, N), jnp.float32) if state_BHPN is None else state_BHPN
+    added = jnp.einsum("bzgrsp,bzgsn->bzgrpn", X * decay[..., -1, :, None], Bs, precision=EXACT)
+    kept = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(jnp.cumsum(a, axis=-1)), 0.0)
+    state = jnp.zeros((batch, H, P, N), jnp.float32) if state_BHPN is None else state_BHPN
 
-    def step(state: Array, chunk: tuple[Array, Array]) -> tuple[Array, Array]:
-        kept, new = chunk
-        return kept[..., None, None] * state + new, state
+    def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        kept, added = now
+        return kept[..., None, None] * state + added, state
 
-    first = first.reshape(batch, G, H // G, P, N)
-    last, starts = jax.lax.scan(step, first, (jnp.moveaxis(carry_on[..., -1], 1, 0), jnp.moveaxis(added, 1, 0)))
-    carried = jnp.einsum("bzlgn,zbgrpn->bzlgrp", Cm, starts, precision=EXACT)
-    y = inside + jnp.moveaxis(carry_on, -1, 2)[..., None] * carried
-    return y.reshape(batch, T + extra, H, P)[:, :T], last.reshape(batch, H, P, N)
+    per_chunk = (jnp.moveaxis(kept[..., -1], 1, 0), jnp.moveaxis(added, 1, 0))
+    state, starts = jax.lax.scan(step, state.reshape(batch, G, H // G, P, N), per_chunk)
+    carried = jnp.einsum("bzgln,zbgrpn->bzgrlp", Cs, starts, precision=EXACT)
+    y = jnp.moveaxis(inside + kept[..., None] * carried, 4, 2)
+    return y.reshape(batch, T + extra, H, P)[:, :T], state.reshape(batch, H, P, N)
 
 
 def causal_conv(
@@ -114,7 +116,8 @@ class Mamba(nnx.Module):
         self.dt_bias = nnx.Param(start + jnp.log(-jnp.expm1(-start)), axes=("heads",))  # softplus gives start
         self.norm = constant(1.0, (inner,), ("heads",))
         bound = (inner * len(config.pattern)) ** -0.5  # rescaled for the depth of the residual stream
-        self.out_proj = nnx.Param(jax.random.uniform(out, (inner, D), minval=-bound, maxval=bound), axes=("heads", "embed"))
+        out_weight = jax.random.uniform(out, (inner, D), minval=-bound, maxval=bound)
+        self.out_proj = nnx.Param(out_weight, axes=("heads", "embed"))
 
     def __call__(self, x: Float[Array, "B T D"], segments: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Over packed rows: convolution and state start from nothing in every segment."""

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
-from cascade_jax.model.linear import constant, normal
+from cascade_jax.model.linear import constant, matmul32, normal
 from cascade_jax.model.mlp import MLP, activate
 from cascade_jax.model.segments import segment_bounds
 from cascade_jax.types import Weighted
@@ -25,9 +25,7 @@ class Routing(NamedTuple):
     scores_NE: Float[Array, "N E"]
 
 
-def choose(
-    config: ModelConfig, logits_NE: Float[Array, "N E"], bias_E: Float[Array, " E"] | None
-) -> Routing:
+def choose(config: ModelConfig, logits_NE: Float[Array, "N E"], bias_E: Float[Array, " E"] | None) -> Routing:
     """Top-k of sigmoid scores + bias within the best groups (DeepSeek-V3, arXiv 2412.19437), or of a softmax.
 
     The bias takes part in the choice alone: weights come from the scores, and no gradient reaches it.
@@ -130,8 +128,8 @@ def sequence_balance(
 ) -> Weighted:
     """Sum over sequences of E * sum_e f_e P_e, and the number of sequences (DeepSeek-V3, arXiv 2412.19437, eq. 17-20).
 
-    P_e is the mean share of expert e in a sequence's scores; f_e the fraction of its top-k places that e takes, where the
-    top-k is of the scores without the correction bias. Gradients go through P alone.
+    P_e is the mean share of expert e in a sequence's scores; f_e the fraction of its top-k places that e takes, where
+    the top-k is of the scores without the correction bias. Gradients go through P alone.
     """
     B, T, E = scores_BTE.shape
     live = segments_BT > 0
@@ -148,7 +146,7 @@ def sequence_balance(
 
 
 class MoE(nnx.Module):
-    """router (D, E), router_bias (E) for sigmoid scores, experts' up (E, D, F), down (E, F, D), gate, and shared MLP."""
+    """router (D, E), router_bias (E) for sigmoid scores; experts' up (E, D, F), down (E, F, D), gate; shared MLP."""
 
     def __init__(self, config: ModelConfig, key: Array) -> None:
         self.config = config
@@ -165,7 +163,7 @@ class MoE(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T D"]) -> tuple[Float[Array, "B T D"], Routing]:
         rows = x.reshape(-1, x.shape[-1])
-        logits = jnp.matmul(rows.astype(jnp.float32), self.router[...].astype(jnp.float32), precision=EXACT)
+        logits = matmul32(rows.astype(jnp.float32), self.router[...])
         routing = choose(self.config, logits, None if self.router_bias is None else self.router_bias[...])
         experts = Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])
         out = chosen_experts(experts, rows, routing.ids_Nk, routing.weights_Nk).astype(x.dtype).reshape(x.shape)

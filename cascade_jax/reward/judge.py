@@ -127,12 +127,14 @@ class Judge:
         """The text of the judge's reply. _Failed where there is none."""
         connection = self._free.get()
         try:
-            status, reply = self._exchange(connection, body)
+            return self._read(*self._exchange(connection, body))
         except _Failed:
-            connection.close()
+            connection.close()  # whatever state it is in
             raise
         finally:
             self._free.put(connection)
+
+    def _read(self, status: int, reply: bytes) -> str:
         if status != 200:
             final = 400 <= status < 500 and status not in (408, 429)  # asking again is pointless
             raise _Failed(f"{self._where}: HTTP {status} {reply[:100].decode(errors='replace')}", final=final)

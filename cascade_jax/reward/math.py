@@ -64,16 +64,27 @@ class MathAnswer:
         self.pool.close()
 
     def _compare(self, gold: str, answer: str) -> Verdict:
-        request = {"gold": _BARE_ROOT.sub(r"\\sqrt{\1}", gold), "answer": _BARE_ROOT.sub(r"\\sqrt{\1}", answer)}
+        gold, answer = (_BARE_ROOT.sub(r"\\sqrt{\1}", text) for text in (gold, answer))
         try:
-            result: dict[str, Any] = self.pool.ask(request)
+            result: dict[str, Any] = self.pool.ask({"gold": gold, "answer": answer})
         except WorkerFailed as error:
-            return unjudged(f"math-verify: {error}", cause=error.stage, extracted=answer)
-        if "error" not in result:
+            cause = ("gold" if self._hangs(gold) else "answer") if error.started else "start"
+            return unjudged(f"math-verify: {error}", cause=cause, extracted=answer)
+        if "equal" in result:
             return Verdict(float(result["equal"]), {"exact": 0.0}, {"extracted": answer})
-        if result["stage"] == "gold" or result["error"] == "out of memory":
-            return unjudged(f"math-verify: {result['error']}", cause=result["stage"], extracted=answer)
+        if result["cause"] == "gold" or result["error"] == "out of memory":
+            return unjudged(f"math-verify: {result['error']}", cause=result["cause"], extracted=answer)
         return wrong(f"math-verify: {result['error']}", extracted=answer)
+
+    def _hangs(self, gold: str) -> bool:
+        """Whether the expected answer cannot even be compared with a harmless one."""
+        if as_fraction(_squeezed(gold)) is not None:
+            return False
+        try:
+            self.pool.ask({"gold": gold, "answer": "0"})
+        except WorkerFailed:
+            return True
+        return False
 
 
 def exactly_equal(gold: str, answer: str) -> bool | None:

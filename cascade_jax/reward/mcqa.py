@@ -17,6 +17,7 @@ _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{(.*)\}", re.DOTALL)
 _PADDED_LETTER = re.compile(r"[\W\d_]*([A-Za-z])[\W\d_]*")
 _LETTER_AND_TEXT = re.compile(r"\(?\s*([A-Za-z])\s*[).:]\s*(\S.*)", re.DOTALL)
 _ANSWER_COLON = re.compile(r"answer\s*:[ \t]*(\S.*)", re.IGNORECASE)
+_HEDGE = re.compile(r"[^\w,/&]*(?:,|/|&|[oO][rR]\b|[aA][nN][dD]\b)[^\w\n]*([A-Z])(?![A-Za-z])")
 _MARKDOWN = str.maketrans("", "", "*_`")
 
 
@@ -43,7 +44,7 @@ class MultipleChoice:
 def _extract(text: str, options: Mapping[str, str], fields: Mapping[str, Any]) -> str | None:
     found = _by_regex(text, options, fields)
     if found is not None:
-        return found
+        return found or None
     mode = fields.get("grading_mode") or "strict_single_letter_boxed"
     match mode:
         case "strict_single_letter_boxed":
@@ -61,6 +62,7 @@ def _extract(text: str, options: Mapping[str, str], fields: Mapping[str, Any]) -
 
 
 def _by_regex(text: str, options: Mapping[str, str], fields: Mapping[str, Any]) -> str | None:
+    """None where no pattern finds a letter; "" where another follows it: "A or B" commits to nothing."""
     patterns = (fields.get("template_metadata") or {}).get("output_regex") or []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         found = list(re.finditer(pattern, text, re.IGNORECASE))
@@ -68,7 +70,8 @@ def _by_regex(text: str, options: Mapping[str, str], fields: Mapping[str, Any]) 
             last = found[-1]
             letter = _lenient(last.group(1 if last.re.groups else 0) or "", options)
             if letter is not None:
-                return letter
+                hedge = _HEDGE.match(text, last.end())
+                return "" if hedge and hedge[1] in options and hedge[1] != letter else letter
     return None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cascade_jax.reward.batch import rewards_of, split_like
-from cascade_jax.reward.judge import Comparison, Judge, Scores
+from cascade_jax.reward.judge import Comparison, Judge, Judgement, Scores
 from cascade_jax.reward.verdict import Verdict, reply_of, unjudged
 from cascade_jax.types import Group, Reply, Row, Sample
 
@@ -28,8 +28,8 @@ def pairwise_rewards(
     """Rewards of a group, float32; NaN for a sample without any comparison, which then takes no part in anything.
 
     A comparison is (i, j, score_i, score_j, ranking), ranking 1 (i far better) to 6 (j far better). Base reward: the
-    mean score, ties moved apart by the ranking. Lengths of thinking and answers move a reward by up to the weights, 0 on
-    average over the group. The shortest thinking and the shortest answer (empty ones aside; all of them if they tie,
+    mean score, ties moved apart by the ranking. Lengths of thinking and answers move a reward by up to the weights, 0
+    on average over the group. The shortest thinking and the shortest answer (empty ones aside; all of them if they tie,
     none if the whole group ties) earn the bonus if their base reward is at or above the group's quantile.
     """
     thinking, answers = np.asarray(think_lengths_G), np.asarray(answer_lengths_G)
@@ -85,29 +85,35 @@ def preference_groups(
 
 def win_rates(judge: Judge, items: Sequence[tuple[Row, Sample, str]]) -> list[Verdict]:
     """1 where the judge prefers the sample to the text, 0.5 for a tie, 0 for a loss; asked in both orders."""
-    asked = []
-    for row, sample, text in items:
-        mine = _shown(sample)
-        asked += [_comparison(row, mine, text), _comparison(row, text, mine)]
-    judgements = judge.compare(asked)
+    asked = [
+        _comparison(row, *order)
+        for row, sample, text in items
+        if sample.reply is not None and text
+        for order in ((_shown(sample), text), (text, _shown(sample)))
+    ]
+    judgements = iter(judge.compare(asked))
     verdicts = []
-    for forward, backward in zip(judgements[::2], judgements[1::2], strict=True):
-        if forward.scores is None or backward.scores is None:
-            verdicts.append(unjudged(forward.failure or backward.failure))
-            continue
-        margin = _margin(forward.scores) - _margin(backward.scores)
-        verdicts.append(Verdict(float(np.sign(margin) + 1) / 2, {"margin": margin}))
+    for _, sample, text in items:
+        if sample.reply is None:
+            verdicts.append(unjudged("the sample was not read back into a reply"))
+        elif not text:
+            verdicts.append(unjudged("the row has no reference to compare with"))
+        else:
+            verdicts.append(_win(next(judgements), next(judgements)))
     return verdicts
 
 
 def win_rate(judge: Judge, row: Row, sample: Sample, reference_text: str | None = None) -> Verdict:
     """The sample against a text, by default the row's `reference`."""
     text = row.fields.get("reference") if reference_text is None else reference_text
-    if not text:
-        return unjudged("the row has no reference to compare with")
-    if sample.reply is None:
-        return unjudged("the sample was not read back into a reply")
-    return win_rates(judge, [(row, sample, text)])[0]
+    return win_rates(judge, [(row, sample, text or "")])[0]
+
+
+def _win(forward: Judgement, backward: Judgement) -> Verdict:
+    if forward.scores is None or backward.scores is None:
+        return unjudged(forward.failure or backward.failure)
+    margin = _margin(forward.scores) - _margin(backward.scores)
+    return Verdict(float(np.sign(margin) + 1) / 2, {"margin": margin})
 
 
 def _margin(scores: Scores) -> float:

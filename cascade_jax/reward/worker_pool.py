@@ -16,11 +16,11 @@ _START_SECONDS = 120.0  # an overloaded machine imports slowly
 
 
 class WorkerFailed(Exception):
-    """The worker gave no result. `stage` is what it last said it was at, or "start"."""
+    """The worker gave no result. `started` tells whether it ever came up: if not, the request is not at fault."""
 
-    def __init__(self, reason: str, stage: str):
+    def __init__(self, reason: str, *, started: bool = True):
         super().__init__(reason)
-        self.stage = stage
+        self.started = started
 
 
 class WorkerPool:
@@ -41,7 +41,7 @@ class WorkerPool:
         self._finalizer = weakref.finalize(self, _end_all, self._live)
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The last line of the answer. WorkerFailed: no start, a hang (the worker is killed), or a death."""
+        """The worker's answer. WorkerFailed: no start, a hang (the worker is killed), or a death."""
         worker = self._idle.get()
         try:
             if worker is None or worker.dead():
@@ -64,10 +64,10 @@ class WorkerPool:
         worker = _Worker(self._command)
         self._live.add(worker)
         try:
-            worker.read(time.monotonic() + _START_SECONDS, "start")
-        except WorkerFailed:
+            worker.read(time.monotonic() + _START_SECONDS)
+        except WorkerFailed as error:
             self._retire(worker)
-            raise
+            raise WorkerFailed(f"a worker did not start: {error}", started=False) from None
         return worker
 
     def _retire(self, worker: "_Worker | None") -> None:
@@ -89,21 +89,16 @@ class _Worker:
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
         except BrokenPipeError:
-            raise WorkerFailed("the worker has died", "start") from None
-        deadline, stage = time.monotonic() + seconds, "gold"
-        while True:
-            message = self.read(deadline, stage)
-            if message.keys() != {"stage"}:
-                return message
-            stage = message["stage"]
+            raise WorkerFailed("the worker has died", started=False) from None
+        return self.read(time.monotonic() + seconds)
 
-    def read(self, deadline: float, stage: str) -> dict[str, Any]:
+    def read(self, deadline: float) -> dict[str, Any]:
         while b"\n" not in self._unread:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise WorkerFailed("no result in time", stage)
+                raise WorkerFailed("no result in time")
             chunk = os.read(self._process.stdout.fileno(), 65_536)
             if not chunk:
-                raise WorkerFailed("the worker has died", stage)
+                raise WorkerFailed("the worker has died")
             self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
         return json.loads(line)

@@ -1,9 +1,12 @@
 """token_logprobs against the whole-array version, and a walk through its jaxpr that finds no (B, T, V) array."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from cascade_jax import logprob
 from cascade_jax.config import ModelConfig
@@ -39,14 +42,21 @@ def logprobs_by_definition(logits, targets, temperature, top_p, top_k):
     return out, entropy
 
 
-def inputs(seed=0):
-    key = jax.random.key(seed)
+@functools.cache
+def inputs():
+    key = jax.random.key(0)
     params = apply.init(CONFIG, key)
     hidden = jax.random.normal(jax.random.fold_in(key, 1), (B, T, CONFIG.width))
     return params, hidden, jax.random.randint(jax.random.fold_in(key, 2), (B, T), 0, V)
 
 
-SETTINGS = [(1.0, 1.0, 0), (0.7, 1.0, 0), (0.7, 0.9, 0), (1.3, 1.0, 4), (0.9, 0.8, 6), (1.0, 1.0, V + 5), (1.0, 1e-6, 0)]
+SETTINGS = [
+    (0.7, 0.9, 0),
+    (1.3, 1.0, 4),
+    (0.9, 0.8, 6),
+    (1.0, 1.0, V + 5),
+    (1.0, 1e-6, 0),
+]
 
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), SETTINGS)
@@ -81,8 +91,10 @@ def test_greedy_log_probs_are_those_of_the_whole_distribution():
     np.testing.assert_array_equal(filtered_logits(logits, temperature=0.0, top_p=0.5, top_k=1), logits)
 
 
-@pytest.mark.parametrize("chunk", [None, 1, 4, 7, 15, 1000])
-@pytest.mark.parametrize(("temperature", "top_p", "top_k"), SETTINGS[:5])
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k", "chunk"),
+    [(1.0, 1.0, 0, 7), (0.7, 0.9, 0, 5), (1.3, 1.0, 4, 1), (0.9, 0.8, 6, None)],
+)
 def test_equals_the_whole_array_version(temperature, top_p, top_k, chunk):
     params, hidden, targets = inputs()
     settings = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
@@ -103,7 +115,9 @@ def test_equals_the_whole_array_version(temperature, top_p, top_k, chunk):
         entropy = -(jnp.exp(everything) * everything).sum(-1)
         return (weights[0] * jnp.where(chosen > -1e8, chosen, 0)).sum() + (weights[1] * entropy).sum()
 
-    (_, (logprobs, entropy)), gradient = jax.jit(jax.value_and_grad(chunked, argnums=(0, 1), has_aux=True))(params, hidden)
+    (_, (logprobs, entropy)), gradient = jax.jit(jax.value_and_grad(chunked, argnums=(0, 1), has_aux=True))(
+        params, hidden
+    )
     want = logprobs_by_definition(logits, np.asarray(targets), **settings)
     assert logprobs.dtype == entropy.dtype == jnp.float32 and logprobs.shape == entropy.shape == (B, T)
     np.testing.assert_allclose(logprobs, want[0], rtol=1e-5, atol=1e-6)
@@ -119,7 +133,7 @@ def test_gradients_are_finite_where_the_target_is_cut_or_logits_are_extreme():
         logprobs, entropy = target_logprobs(logits, jnp.array([1, 0]), top_p=0.9)
         return jnp.where(jnp.isfinite(logprobs), logprobs, 0).sum() + entropy.sum(), logprobs
 
-    (value, logprobs), gradient = jax.value_and_grad(total, has_aux=True)(logits)
+    (value, logprobs), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(logits)
     assert np.isfinite(value) and np.isfinite(gradient).all() and (logprobs == -jnp.inf).all()
 
 
@@ -128,7 +142,7 @@ def sizes(jaxpr):
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
             yield variable.aval.shape
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             yield from sizes(inner)
 
 
@@ -152,11 +166,10 @@ def largest(tokens, vocabulary, **settings):
 def test_no_array_over_all_tokens_and_the_vocabulary(settings):
     tokens, vocabulary = 4096, 4099
     assert largest(tokens, vocabulary, chunk=96, **settings) <= 96 * vocabulary
-    safe = max(logprob.CHUNK_TOKENS * vocabulary, logprob.CHUNK_LOGITS)
-    assert largest(tokens, vocabulary, **settings) <= safe < tokens * vocabulary
+    assert largest(tokens, vocabulary, **settings) <= logprob.CHUNK_TOKENS * vocabulary < tokens * vocabulary
 
 
 def test_what_fits_at_once_is_not_chunked():
     params, hidden, targets = inputs()
     text = str(jax.make_jaxpr(lambda p, h: token_logprobs(CONFIG, p, h, targets))(params, hidden))
-    assert "scan" not in text and "sort" not in text and "top_k" not in text
+    assert "scan" not in text and "while" not in text

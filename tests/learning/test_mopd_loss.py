@@ -13,7 +13,20 @@ def losses(logprobs, **arrays):
         loss, metrics = mopd_loss(logprobs, **arrays)
         return loss.mean, metrics
 
-    return jax.value_and_grad(mean, has_aux=True)(jnp.asarray(logprobs, jnp.float32))
+    return jax.jit(jax.value_and_grad(mean, has_aux=True))(jnp.asarray(logprobs, jnp.float32))
+
+
+def by_row(logprobs, teacher, sampler):
+    """The loss of each row alone, in a wide band."""
+
+    def one(logprobs, teacher, sampler):
+        loss, _ = mopd_loss(
+            logprobs[None], teacher_logprobs_BT=teacher[None], sampler_logprobs_BT=sampler[None],
+            mask_BT=jnp.ones((1, logprobs.size), bool), band=(1e-6, 1e6),
+        )  # fmt: skip
+        return loss.mean
+
+    return jax.vmap(one)(logprobs, teacher, sampler)
 
 
 def test_a_teacher_equal_to_the_student_teaches_nothing():
@@ -26,34 +39,25 @@ def test_a_teacher_equal_to_the_student_teaches_nothing():
 
 @pytest.mark.parametrize("sampler", ["student", "another"])
 def test_expected_gradient_is_that_of_the_reverse_kl(sampler):
-    """Rows are all outcomes of one draw, each in proportion to its probability: the loss's mean is the expectation."""
+    """Every outcome of one draw, weighted by its probability."""
     rng = np.random.default_rng(1)
     vocabulary = 6
-    student, teacher = rng.normal(size=(2, vocabulary))
+    student, teacher = jnp.asarray(rng.normal(size=(2, vocabulary)), jnp.float32)
     other = student if sampler == "student" else student + 0.3 * rng.normal(size=vocabulary)
-    draw = jax.nn.softmax(jnp.asarray(other))
+    draw = jax.nn.softmax(other)
 
     def expected(logits):
-        logprobs = jax.nn.log_softmax(logits)
-        total = 0.0
-        for token in range(vocabulary):
-            loss, _ = mopd_loss(
-                logprobs[None, token : token + 1],
-                teacher_logprobs_BT=jax.nn.log_softmax(jnp.asarray(teacher))[None, token : token + 1],
-                sampler_logprobs_BT=jnp.log(draw)[None, token : token + 1],
-                mask_BT=jnp.ones((1, 1), bool),
-                band=(1e-6, 1e6),
-            )
-            total += draw[token] * loss.mean
-        return total
+        losses = by_row(
+            jax.nn.log_softmax(logits)[:, None], jax.nn.log_softmax(teacher)[:, None], jnp.log(draw)[:, None]
+        )
+        return (draw * losses).sum()
 
     def reverse_kl(logits):
         logprobs = jax.nn.log_softmax(logits)
-        return (jnp.exp(logprobs) * (logprobs - jax.nn.log_softmax(jnp.asarray(teacher)))).sum()
+        return (jnp.exp(logprobs) * (logprobs - jax.nn.log_softmax(teacher))).sum()
 
-    logits = jnp.asarray(student, jnp.float32)
-    want = jax.grad(reverse_kl)(logits)
-    np.testing.assert_allclose(jax.grad(expected)(logits), want, rtol=1e-4, atol=1e-6)
+    want = jax.jit(jax.grad(reverse_kl))(student)
+    np.testing.assert_allclose(jax.jit(jax.grad(expected))(student), want, rtol=1e-4, atol=1e-6)
     assert np.abs(want).max() > 0.01
 
 
@@ -78,16 +82,7 @@ def test_expected_gradient_over_two_steps():
 
     def expected(logits):
         logprobs = of_draws(logits["first"], logits["second"])
-        rows = [
-            mopd_loss(
-                logprobs[i : i + 1],
-                teacher_logprobs_BT=teacher[i : i + 1],
-                sampler_logprobs_BT=logprobs[i : i + 1],
-                mask_BT=jnp.ones((1, 2), bool),
-            )[0].mean
-            for i in range(vocabulary**2)
-        ]
-        return (probability * jnp.stack(rows)).sum()
+        return (probability * by_row(logprobs, teacher, logprobs)).sum()
 
     def per_state_reverse_kl(logits):
         def kl(p, q):
@@ -96,7 +91,7 @@ def test_expected_gradient_over_two_steps():
         reached = jax.lax.stop_gradient(jax.nn.softmax(logits["first"]))
         return 0.5 * (kl(logits["first"], teacher_first) + (reached * kl(logits["second"], teacher_second)).sum())
 
-    got, want = jax.grad(expected)(logits), jax.grad(per_state_reverse_kl)(logits)
+    got, want = jax.jit(jax.grad(expected))(logits), jax.jit(jax.grad(per_state_reverse_kl))(logits)
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-6), got, want)
 
 

@@ -1,4 +1,4 @@
-"""Instruction following: every IFEval id with answers that do and do not follow, all of IFBench, and what rows get wrong."""
+"""Instruction following: every IFEval id with answers that do and do not follow, all of IFBench, and broken rows."""
 
 import importlib.util
 import json
@@ -19,7 +19,12 @@ CASES = [  # id, kwargs, follows, does not
     ("keywords:forbidden_words", {"forbidden_words": ["kite"]}, "A plane.", "A kite."),
     ("keywords:letter_frequency", {"letter": "k", "let_frequency": 2, "let_relation": "less than"}, "kite", "kick"),
     ("language:response_language", {"language": "de"}, "Das ist ein schöner Tag und wir gehen hinaus.", "It is a day."),
-    ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"}, "Dr. Who ran. He fell.", "Dr. Who ran."),
+    (
+        "length_constraints:number_sentences",
+        {"num_sentences": 2, "relation": "at least"},
+        "Dr. Who ran. He fell.",
+        "Dr. Who ran.",
+    ),
     ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "one\n***\ntwo", "one\n\ntwo"),
     ("length_constraints:number_words", {"num_words": 3, "relation": "less than"}, "two words", "now three words"),
     (
@@ -86,7 +91,9 @@ def ask(row, *instructions, **fields):
     return row("instruction_following", instruction_id_list=list(ids), kwargs=list(kwargs), **fields)
 
 
-@pytest.mark.parametrize(("name", "kwargs", "good", "bad"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "kwargs", "good", "bad"), CASES, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_follows_and_does_not(verifier, row, sample, name, kwargs, good, bad):
     asked = ask(row, (name, kwargs))
     assert verifier.verify(asked, sample(good)).reward == 1.0
@@ -158,7 +165,14 @@ def test_a_bad_row_is_no_verdict_and_never_a_pass(verifier, row, sample, name, k
 
 
 def test_kwargs_of_published_rows_are_tidied(verifier, row, sample):
-    kwargs = {"keyword1": ["kite"], "keyword2": "wind", "keyword3": "sky", "keyword4": "blue", "keyword5": "high", "N": None}
+    kwargs = {
+        "keyword1": ["kite"],
+        "keyword2": "wind",
+        "keyword3": "sky",
+        "keyword4": "blue",
+        "keyword5": "high",
+        "N": None,
+    }
     checker = build_checker("count:keywords_multiple", kwargs)
     words = [("kite", 1), ("wind", 2), ("sky", 3), ("blue", 5), ("high", 7)]
     assert checker.check_following(" ".join(word for word, times in words for _ in range(times)))
@@ -216,7 +230,8 @@ from cascade_jax.reward import VERIFIERS
 from cascade_jax.types import Reply, Row, Sample
 fields = {"instruction_id_list": ["length_constraints:number_sentences", "words:start_verb", "ratio:stop_words"],
           "kwargs": [{"num_sentences": 2, "relation": "at least"}, {}, {"percentage": 90}]}
-sample = Sample(np.zeros(1, np.int32), np.zeros(1, np.float32), np.ones(1, bool), "stop", 0, Reply("Fly a kite. It is fun."))
+reply = Reply("Fly a kite. It is fun.")
+sample = Sample(np.zeros(1, np.int32), np.zeros(1, np.float32), np.ones(1, bool), "stop", 0, reply)
 verifier = VERIFIERS["instruction_following"]()
 print(verifier.verify(Row("a", "instruction_following", (), (), fields), sample).no_verdict)
 for part in ("instruction_id_list", "kwargs"): del fields[part][1]

@@ -48,13 +48,23 @@ def test_every_format(row, sample, kind):
 def test_csv_with_rows(row, sample):
     schema = {"type": "array", "items": FLAT}
     assert grade(row, sample, "name,age,tall\nAda,36,true\nBob,7,false\n", schema, "csv").reward == 1.0
-    for text in ("name,age,tall\n", "name,age\nAda,36\n", "name,age,tall\nAda,36\n", "name,age,tall,x\nAda,36,true,1\n", "hello"):
+    for text in (
+        "name,age,tall\n",
+        "name,age\nAda,36\n",
+        "name,age,tall\nAda,36\n",
+        "name,age,tall,x\nAda,36,true,1\n",
+        "hello",
+    ):
         assert grade(row, sample, text, schema, "csv").reward == 0.0, text
 
 
 def test_schemas_are_strict_at_every_level(row, sample):
     inner = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": []}
-    schema = {"type": "object", "properties": {"items": {"type": "array", "items": {"$ref": "#/$defs/pair"}}}, "$defs": {"pair": inner}}
+    schema = {
+        "type": "object",
+        "properties": {"items": {"type": "array", "items": {"$ref": "#/$defs/pair"}}},
+        "$defs": {"pair": inner},
+    }
     assert grade(row, sample, '{"items": [{"a": 1, "b": 2}]}', schema).reward == 1.0
     assert grade(row, sample, '{"items": [{"a": 1}]}', schema).reward == 0.0
     assert grade(row, sample, '{"items": [{"a": 1, "b": 2, "c": 3}]}', schema).reward == 0.0
@@ -88,7 +98,11 @@ def test_content_is_a_component_and_only_graded_where_the_row_says(row, sample):
 def test_tool_call_mode(row, sample):
     def call(*calls, key=None, malformed=None):
         asked = row(
-            schema_str=json.dumps(FLAT), schema_type="json", response_mode="tool_call", tool_name="save", tool_payload_key=key
+            schema_str=json.dumps(FLAT),
+            schema_type="json",
+            response_mode="tool_call",
+            tool_name="save",
+            tool_payload_key=key,
         )
         return StructuredOutput().verify(asked, sample("", *calls, malformed=malformed)).reward
 
@@ -151,7 +165,13 @@ def test_attacks_on_the_parsers_are_wrong_answers(row, sample, text, kind):
 
 @pytest.mark.parametrize(
     "schema",
-    ["{", "[]", '{"type": 7}', '{"$ref": "http://localhost/schema.json"}', '{"properties": {"a": {"$ref": "other.json#/a"}}}'],
+    [
+        "{",
+        "[]",
+        '{"type": 7}',
+        '{"$ref": "http://localhost/schema.json"}',
+        '{"properties": {"a": {"$ref": "other.json#/a"}}}',
+    ],
 )
 def test_a_bad_schema_is_no_verdict(row, sample, schema):
     verdict = StructuredOutput().verify(row(schema_str=schema, schema_type="json"), sample("{}"))

@@ -12,18 +12,21 @@ ADD = {"type": "function_call", "name": "add", "arguments": json.dumps({"a": 1, 
 GOOD = ToolCall("add", {"b": [2, 3.0], "unit": {"name": "kg"}, "a": 1})
 
 
-@pytest.mark.parametrize(("calls", "reward"), [
-    ([GOOD], 1),
-    ([], 0),
-    ([GOOD, GOOD], 0),
-    ([ToolCall("sum", GOOD.arguments)], 0),
-    ([ToolCall("add", {**GOOD.arguments, "a": 2})], 0),
-    ([ToolCall("add", {**GOOD.arguments, "a": "1"})], 0),
-    ([ToolCall("add", {**GOOD.arguments, "a": True})], 0),
-    ([ToolCall("add", {**GOOD.arguments, "extra": 1})], 0),
-    ([ToolCall("add", {**GOOD.arguments, "b": [3, 2]})], 0),
-    ([ToolCall("add", {"a": 1})], 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("calls", "reward"),
+    [
+        ([GOOD], 1),
+        ([], 0),
+        ([GOOD, GOOD], 0),
+        ([ToolCall("sum", GOOD.arguments)], 0),
+        ([ToolCall("add", {**GOOD.arguments, "a": 2})], 0),
+        ([ToolCall("add", {**GOOD.arguments, "a": "1"})], 0),
+        ([ToolCall("add", {**GOOD.arguments, "a": True})], 0),
+        ([ToolCall("add", {**GOOD.arguments, "extra": 1})], 0),
+        ([ToolCall("add", {**GOOD.arguments, "b": [3, 2]})], 0),
+        ([ToolCall("add", {"a": 1})], 0),
+    ],
+)
 def test_one_call(row, sample, calls, reward):
     assert ToolCalls().verify(row(expected_action=ADD), sample("text", *calls)).reward == reward
 
@@ -60,10 +63,18 @@ def test_a_malformed_reply_earns_nothing(row, sample):
     assert verdict.reward == 0.0 and "stray" in verdict.info["reason"]
 
 
-@pytest.mark.parametrize("action", [
-    None, {}, {"type": "call"}, {"type": "function_call", "name": "f"}, {"type": "function_call", "name": "f", "arguments": "{"},
-    {"type": "function_call", "name": "f", "arguments": "[1]"}, {"type": "function_call_batch", "calls": []},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "action",
+    [
+        None,
+        {},
+        {"type": "call"},
+        {"type": "function_call", "name": "f"},
+        {"type": "function_call", "name": "f", "arguments": "{"},
+        {"type": "function_call", "name": "f", "arguments": "[1]"},
+        {"type": "function_call_batch", "calls": []},
+    ],
+)
 def test_a_bad_row_is_no_verdict(row, sample, action):
     assert ToolCalls().verify(row(expected_action=action), sample("", GOOD)).no_verdict is not None
 

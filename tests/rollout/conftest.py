@@ -1,14 +1,16 @@
-"""Two small networks whose logits are far enough from uniform to tell tokens apart."""
+"""Two small networks whose logits are far enough from uniform to tell tokens apart, and their plain forward pass."""
 
 import dataclasses
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.model import apply, presets
-from cascade_jax.types import Prompt, Row
+from cascade_jax.types import Params, Prompt, Row
 
 LLAMA = ModelConfig(
     vocab_size=97,
@@ -23,7 +25,8 @@ LLAMA = ModelConfig(
     tied_embeddings=True,
     initializer_range=0.3,
 )
-CONFIGS = {"tiny": dataclasses.replace(presets.get("tiny"), initializer_range=0.1), "llama": LLAMA}
+HYBRID = dataclasses.replace(presets.get("tiny"), pattern="M*E", initializer_range=0.2)
+CONFIGS = {"hybrid": HYBRID, "llama": LLAMA}
 PARAMS = {name: apply.init(config, jax.random.key(7)) for name, config in CONFIGS.items()}
 
 
@@ -49,6 +52,18 @@ def padded(prompts: list[np.ndarray], bucket: int) -> tuple[np.ndarray, np.ndarr
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt)] = prompt
     return ids, np.array([len(prompt) for prompt in prompts], np.int32)
+
+
+@partial(jax.jit, static_argnums=0)
+def _forward(config: ModelConfig, params: Params, ids: jax.Array, segments: jax.Array) -> jax.Array:
+    return apply.logits(config, params, apply.hidden(config, params, ids, segments)[0])
+
+
+def full_logits(network: tuple[ModelConfig, Params], ids: np.ndarray, *, length: int = 24) -> np.ndarray:
+    """(T, V) of one sequence of up to `length` tokens, by the trainer's forward pass without any cache."""
+    row, lengths = padded([np.asarray(ids)], length)
+    segments = (jnp.arange(length) < lengths[:, None]).astype(jnp.int32)
+    return np.asarray(_forward(*network, row, segments)[0, : len(ids)])
 
 
 def as_prompt(ids: np.ndarray, domain: str = "math") -> Prompt:

@@ -7,7 +7,7 @@ import pytest
 from cascade_jax.config import SamplingConfig
 from cascade_jax.model import apply
 from cascade_jax.rollout.engine import LocalEngine
-from cascade_jax.rollout.sampler import sample
+from cascade_jax.rollout.sampler import decode, prefill, spread
 
 from .conftest import as_prompt, random_ids
 
@@ -62,14 +62,14 @@ def test_ragged_prompts_compile_nothing_new(llama):
     engine = make_engine(llama)
     generate(engine, random_ids(llama[0], [8] * 4))
     generate(engine, random_ids(llama[0], [16] * 4))
-    programs = sample._cache_size()
+    programs = [step._cache_size() for step in (prefill, spread, decode)]
     rng = np.random.default_rng(0)
     for seed in range(5):
         lengths = rng.integers(1, 17, size=rng.integers(3, 5)).tolist()
         generate(engine, random_ids(llama[0], lengths), seed=seed)
     engine.load(apply.init(llama[0], jax.random.key(1)), version=1)
     generate(engine, random_ids(llama[0], [2, 3, 16, 7]))
-    assert sample._cache_size() == programs
+    assert [step._cache_size() for step in (prefill, spread, decode)] == programs
 
 
 def test_load_changes_weights_and_version(llama):

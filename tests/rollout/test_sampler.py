@@ -1,15 +1,14 @@
 """Sampled tokens and their log-probs against the trainer's full forward pass, and against each other."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascade_jax.logprob import token_logprobs
-from cascade_jax.model import apply
 from cascade_jax.rollout.sampler import sample
+from cascade_jax.teacher import score
+from cascade_jax.types import Sequence
 
-from .conftest import padded, random_ids
+from .conftest import full_logits, padded, random_ids
 
 LENGTHS = [9, 4, 1]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}]
@@ -32,14 +31,6 @@ def draw(network, prompts, *, bucket=12, seed=0, index=None, samples=4, max_toke
     return jax.device_get(drawn)
 
 
-def full_logits(network, ids):
-    """(T, V) of one sequence, by the trainer's forward pass."""
-    config, params = network
-    segments = jnp.ones((1, len(ids)), jnp.int32)
-    hidden, _ = apply.hidden(config, params, jnp.asarray(ids)[None], segments)
-    return np.asarray(apply.logits(config, params, hidden)[0], np.float64)
-
-
 @pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "top-p"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_logprobs_are_the_trainers(network, settings, seed):
@@ -47,13 +38,13 @@ def test_logprobs_are_the_trainers(network, settings, seed):
     prompts = random_ids(config, LENGTHS, seed=seed)
     drawn = draw(network, prompts, seed=seed, **settings)
     P, G, N = drawn.ids_PGN.shape
-    rows, _ = padded([np.concatenate([prompts[p], drawn.ids_PGN[p, g]]) for p in range(P) for g in range(G)], 24)
-    real = np.repeat(np.array(LENGTHS) + N, G)
-    segments = (np.arange(24) < real[:, None]).astype(np.int32)
-    targets = np.roll(rows, -1, axis=1)
-    hidden, _ = jax.jit(apply.hidden, static_argnums=0)(config, params, rows, segments)
-    trained, _ = token_logprobs(config, params, hidden, targets, **settings)
-    trained = np.stack([np.asarray(trained)[i, n - N - 1 : n - 1] for i, n in enumerate(real)])
+    sequences = [
+        Sequence(np.concatenate([prompts[p], drawn.ids_PGN[p, g]]), np.ones(len(prompts[p]) + N, bool))
+        for p in range(P)
+        for g in range(G)
+    ]
+    scored = score(config, {"own": params}, sequences, ["own"] * (P * G), length=24, rows=4, **settings)
+    trained = np.stack([logprobs[-N:] for logprobs in scored])
     gap = np.abs(trained - drawn.logprobs_PGN.reshape(P * G, N))
     assert gap.max() < 2e-5
     assert gap.mean() < 2e-6
@@ -67,7 +58,7 @@ def test_first_tokens_follow_the_softmax(llama, settings):
     count = 20_000
     [prompt] = random_ids(config, [6])
     drawn = draw(llama, [prompt], samples=count, max_tokens=1, **settings)
-    p = slow_distribution(full_logits(llama, prompt)[-1], **settings)
+    p = slow_distribution(full_logits(llama, prompt)[-1].astype(np.float64), **settings)
     observed = np.bincount(drawn.ids_PGN[0, :, 0], minlength=config.vocab_size)
     assert observed[p == 0].sum() == 0
     often = count * p >= 5
@@ -102,7 +93,7 @@ def test_greedy_is_the_argmax_of_the_full_forward(network):
     for row, prompt in enumerate(prompts):
         ids = list(prompt)
         for n in range(6):
-            logits = full_logits(network, ids)[-1]
+            logits = full_logits(network, ids)[-1].astype(np.float64)
             ids.append(int(logits.argmax()))
             expected = logits.max() - np.logaddexp.reduce(logits)
             assert drawn.ids_PGN[row, 0, n] == ids[-1]

@@ -1,7 +1,6 @@
 """Scoring with teachers: routing, packing and unpacking against one plain forward pass per sequence."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +9,7 @@ from cascade_jax.model import apply
 from cascade_jax.teacher import score, teacher_logprobs
 from cascade_jax.types import Sequence
 
-from .conftest import random_ids
+from .conftest import full_logits, random_ids
 
 LENGTHS = [9, 4, 16, 1, 2, 12, 5, 8, 3]
 DOMAINS = ["math", "mcqa", "tools", "math", "mcqa", "mcqa", "tools", "math", "math"]
@@ -26,8 +25,7 @@ def sequences(network):
 
 def direct(config, params, ids, **settings):
     """(T,) by a full forward pass of one sequence; 0 for the first token."""
-    hidden, _ = apply.hidden(config, params, jnp.asarray(ids)[None])
-    logits = filtered_logits(apply.logits(config, params, hidden)[0], **settings)
+    logits = filtered_logits(full_logits((config, params), ids), **settings)
     logprobs = np.asarray(jax.nn.log_softmax(logits, axis=-1))
     return np.append(0.0, logprobs[np.arange(len(ids) - 1), ids[1:]])
 

@@ -30,7 +30,7 @@ TASKS: dict[str, ModuleType] = {
     "preference": preference,
 }
 SPLITS = ("train", "validation", "test")
-_PATIENCE = 300  # draws in a row without a new content, after which a split counts as used up
+_PATIENCE = 100  # draws in a row without a new content, after which that difficulty counts as used up
 
 
 def generate(
@@ -42,7 +42,7 @@ def generate(
     difficulty: Sequence[int] = (0, 1, 2, 3),
     wrong_share: float = 0.5,
 ) -> list[Row]:
-    """`rows` rows, each with a `demonstration`; `wrong_share` of these have a typical fault, which RL has to sharpen away.
+    """Rows, each with a `demonstration`; `wrong_share` of these have a typical fault, which RL has to sharpen away.
 
     Contents repeat only after all that the split holds (about 80 / 10 / 10 % of the space) were drawn.
     """

@@ -18,21 +18,21 @@ def fields(content: dict[str, Any]) -> dict[str, Any]:
     """The user's text and the columns of the verifier."""
     first, second = content["words"]
     user, instruction, kwargs = {
-        "quotes": (f"In quotes: {first} {second}", ["startend:quotation"], [{}]),
-        "brackets": (f"In brackets: {first} {second}", ["detectable_format:square_brackets"], [{}]),
-        "order": (
-            f"First {second}, last {first}",
-            ["first_word:first_word_answer", "last_word:last_word_answer"],
-            [{"first_word": second}, {"last_word": first}],
+        "quotes": (f"In quotes: {first} {second}", "startend:quotation", {}),
+        "brackets": (
+            f"In brackets: {first} {second}",
+            "detectable_content:number_placeholders",
+            {"num_placeholders": 2},
         ),
+        "order": (f"Last {first}: {first} {second}", "startend:end_checker", {"end_phrase": first}),
         "twice": (
-            f"Once {first}, twice {second}",
-            ["count:count_increment_word"],
-            [{"keyword1": first, "keyword2": second}],
+            f"Twice {second}: {first} {second}",
+            "keywords:frequency",
+            {"keyword": second, "frequency": 2, "relation": "at least"},
         ),
     }[content["manner"]]
     existence = {"keywords": [first, second]}
-    columns = {"instruction_id_list": ["keywords:existence", *instruction], "kwargs": [existence, *kwargs]}
+    columns = {"instruction_id_list": ["keywords:existence", instruction], "kwargs": [existence, kwargs]}
     return {"user": user, "prompt": user, "grading_mode": "binary", **columns}
 
 

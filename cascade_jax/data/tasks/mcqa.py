@@ -1,4 +1,4 @@
-"""Choose among three numbers or words; the answer is a boxed letter, or `Answer: X` where the row has a pattern for it."""
+"""Choose among three numbers or words; the answer is a boxed letter, or `Answer: X` where a row has a pattern."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from cascade_jax.data.tasks.words import LETTERS, WORDS, assistant, pick
 
 QUESTIONS = ("Largest", "Smallest", "Largest", "First by alphabet")  # by difficulty
-_PATTERN = r"Answer: ([A-Z])"
+_PATTERN = r"Answer: ([A-Z])\s*$"
 
 
 def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:

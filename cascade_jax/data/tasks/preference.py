@@ -6,7 +6,7 @@ import numpy as np
 
 from cascade_jax.data.tasks.words import COLORS, WORDS, assistant, other, pick
 
-_VERBS = ("Describe", "Explain", "Show", "Sketch")
+_REQUESTS = ("Describe", "Explain", "Tell about", "Write about")
 
 
 def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
@@ -14,13 +14,13 @@ def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
     things = pick(rng, WORDS, 1 + difficulty // 2)
     colors = pick(rng, COLORS, len(things)) if difficulty % 2 else [""] * len(things)
     topics = [f"{color} {thing}".strip() for color, thing in zip(colors, things, strict=True)]
-    return {"verb": pick(rng, _VERBS, 1)[0], "topics": topics}
+    return {"request": pick(rng, _REQUESTS, 1)[0], "topics": topics}
 
 
 def fields(content: dict[str, Any]) -> dict[str, Any]:
     """The user's text, which is all that the judge reads, and a fair answer to win against in an evaluation."""
     named = _named(content)
-    return {"user": f"{content['verb']} the {named}.", "reference": f"Sure! The {named} and the {named}."}
+    return {"user": f"{content['request']} the {named}.", "reference": f"Sure! The {named} and the {named}."}
 
 
 def oracle(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:

@@ -20,9 +20,9 @@ def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
 def fields(content: dict[str, Any]) -> dict[str, Any]:
     """The user's text and the columns of the verifier."""
     form, record = content["form"], content["record"]
-    schema = {
+    schema = {  # with the values, which a schema of types alone would leave open
         "type": "object",
-        "properties": {key: {"type": _TYPES[key]} for key in record},
+        "properties": {key: {"type": _TYPES[key], "enum": [value]} for key, value in record.items()},
         "required": list(record),
         "additionalProperties": False,
     }

@@ -45,7 +45,7 @@ def habit(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def wrong_answers(content: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:
-    """Text only, a spare call, an argument that is wrong, missing, extra or of another type, a tool that does not exist."""
+    """Text only, a spare call, an argument that is wrong, missing, extra or of another type, an unknown tool."""
     asked = content["calls"][0]
     name, arguments = asked["name"], asked["arguments"]
     rest = _calls(content)[1:]
