@@ -68,8 +68,7 @@ def target_logprobs(
     filtered = filtered_logits(logits, temperature=temperature, top_p=top_p, top_k=top_k)
     # A comparison, not a gather: its transpose is no scatter, and it works on a vocabulary split over devices.
     chosen = jnp.arange(logits.shape[-1]) == targets[..., None]
-    picked = jnp.where(chosen, filtered, 0.0).sum(axis=-1)
-    logprobs = picked - jax.nn.logsumexp(filtered, axis=-1)
+    logprobs = jnp.where(chosen, jax.nn.log_softmax(filtered, axis=-1), 0.0).sum(axis=-1)
     whole = _scaled(logits, temperature)
     probs = jax.nn.softmax(whole, axis=-1)
     entropy = -(probs * jnp.where(probs > 0, jax.nn.log_softmax(whole, axis=-1), 0.0)).sum(axis=-1)

@@ -38,9 +38,10 @@ def make_update(
     Metrics: those of the loss, `loss`, `grad_norm` (before the clip), `nonfinite_steps`.
     """
 
+    asked = frozen or (lambda path: False)
+
     def still(path: str) -> bool:
-        asked = frozen is not None and frozen(path)
-        return asked or is_router_bias(path) or (config.freeze_router and is_router_weight(path))
+        return asked(path) or is_router_bias(path) or (config.freeze_router and is_router_weight(path))
 
     @functools.partial(jax.jit, static_argnames="micro_batches", donate_argnums=0)
     def update(state: TrainState, batch: Any, *, micro_batches: int = 1) -> tuple[TrainState, Metrics]:
@@ -52,7 +53,7 @@ def make_update(
         params = optax.apply_updates(state.params, _zero(still, changes))
         counts = metrics.pop("expert_counts", None)
         if counts is not None and config.router_bias_rate > 0:
-            params = _balance_routers(params, counts.total, config.router_bias_rate)
+            params = _balance_routers(params, counts.total, config.router_bias_rate, frozen=asked)
         params, optimizer_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
             (params, optimizer_state),
@@ -140,12 +141,14 @@ def _zero(still: Callable[[str], bool], tree: Params) -> Params:
     return jax.tree_util.tree_map_with_path(lambda p, x: jnp.zeros_like(x) if still(_path(p)) else x, tree)
 
 
-def _balance_routers(params: Params, counts: Float[Array, "layers E"], rate: float) -> Params:
+def _balance_routers(
+    params: Params, counts: Float[Array, "layers E"], rate: float, *, frozen: Callable[[str], bool]
+) -> Params:
     """bias_e += rate * sign(mean(n) - n_e), per MoE layer in the order of layers (arXiv 2408.15664)."""
     steps = rate * jnp.sign(counts.mean(axis=1, keepdims=True) - counts)
     biases = [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params) if is_router_bias(_path(path))]
     biases.sort(key=lambda path: [int(number) for number in re.findall(r"\d+", path)])
-    row = {path: index for index, path in enumerate(biases)}
+    row = {path: index for index, path in enumerate(biases) if not frozen(path)}
 
     def one(path: tuple[Any, ...], leaf: Array) -> Array:
         return leaf + steps[row[_path(path)]] if _path(path) in row else leaf

@@ -65,7 +65,7 @@ class LocalEngine:
         groups: dict[int, Group] = {}
         for part in parts:
             ids = {index: prompts[index].ids for index in part}
-            drawn = jax.device_get(self._draw(ids, size, sampling, samples_per_prompt, seed))
+            drawn = self._draw(ids, size, sampling, samples_per_prompt, seed)
             for row, index in enumerate(part):
                 groups[index] = Group(prompts[index], _samples(drawn, row, self.version))
         return [groups[index] for index in range(len(prompts))]
@@ -113,7 +113,7 @@ class LocalEngine:
 
 
 def _samples(drawn: Drawn, row: int, version: int) -> tuple[Sample, ...]:
-    """The samples of one prompt, cut to their lengths. `drawn` holds NumPy arrays."""
+    """The samples of one prompt, cut to their lengths."""
     samples = []
     for g, length in enumerate(drawn.lengths_PG[row]):
         samples.append(

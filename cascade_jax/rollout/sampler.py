@@ -22,22 +22,22 @@ PREFILL_PROMPTS = 16  # at a time: bounds memory, and one program serves every n
 
 
 class Drawn(NamedTuple):
-    """N = max_tokens. Entry n of a sample counts where n < its length, the rest is 0. The stop id counts too."""
+    """NumPy, N = max_tokens. Entry n of a sample counts where n < its length, the rest is 0. The stop id counts too."""
 
-    ids_PGN: Int[Array, "P G N"]
-    logprobs_PGN: Float[Array, "P G N"]  # of the distribution that was sampled from; temperature 1 where greedy
-    lengths_PG: Int[Array, "P G"]
-    stopped_PG: Bool[Array, "P G"]  # a stop id ended the sample, not the token limit
+    ids_PGN: Int[np.ndarray, "P G N"]
+    logprobs_PGN: Float[np.ndarray, "P G N"]  # of the distribution that was sampled from; temperature 1 where greedy
+    lengths_PG: Int[np.ndarray, "P G"]
+    stopped_PG: Bool[np.ndarray, "P G"]  # a stop id ended the sample, not the token limit
 
 
 def sample(
     config: ModelConfig,
     params: Params,
-    ids_PT: Int[Array, "P T"],
-    lengths_P: Int[Array, " P"],
+    ids_PT: Int[np.ndarray, "P T"],
+    lengths_P: Int[np.ndarray, " P"],
     *,
     key: Key[Array, ""],
-    index_P: Int[Array, " P"],
+    index_P: Int[np.ndarray, " P"],
     samples_per_prompt: int,
     max_tokens: int,
     temperature: float = 1.0,
@@ -70,11 +70,14 @@ def sample(
         top_k=top_k,
         stop_ids=stop_ids,
     )
+    ids_NB, logprobs_NB, lengths_B, stopped_B = jax.device_get(
+        (state.ids_NB, state.logprobs_NB, state.lengths_B, state.stopped_B)
+    )
     return Drawn(
-        ids_PGN=state.ids_NB.T.reshape(prompts, G, max_tokens),
-        logprobs_PGN=state.logprobs_NB.T.reshape(prompts, G, max_tokens),
-        lengths_PG=state.lengths_B.reshape(prompts, G),
-        stopped_PG=state.stopped_B.reshape(prompts, G),
+        ids_PGN=ids_NB.T.reshape(prompts, G, max_tokens),
+        logprobs_PGN=logprobs_NB.T.reshape(prompts, G, max_tokens),
+        lengths_PG=lengths_B.reshape(prompts, G),
+        stopped_PG=stopped_B.reshape(prompts, G),
     )
 
 

@@ -27,19 +27,14 @@ def sequence(group: Group, sample: Sample, fields: Mapping[str, float | np.ndarr
 
 
 def pack_rows(sequences: list[Sequence], length: int, *, micro_batches: int) -> Batch:
-    """Packed rows, their number rounded up to 2^n or 3 * 2^n per micro-batch: few shapes, so few compiled programs."""
+    """Packed rows, their number rounded up to a power of two per micro-batch: few shapes, so few compiled programs."""
     batch = pack(sequences, length)
     return pack(sequences, length, rows=row_bucket(batch.ids_BT.shape[0], micro_batches))
 
 
 def row_bucket(rows: int, micro_batches: int) -> int:
-    """The smallest n or n * 1.5 (n a power of two) times micro_batches that holds `rows`."""
-    size = 1
-    while size * micro_batches < rows:
-        if size >= 2 and size * 3 // 2 * micro_batches >= rows:
-            return size * 3 // 2 * micro_batches
-        size *= 2
-    return size * micro_batches
+    """The smallest power of two times micro_batches that holds `rows`."""
+    return micro_batches << max(0, -(-rows // micro_batches) - 1).bit_length()
 
 
 def forward(

@@ -196,6 +196,16 @@ def test_without_a_rate_the_bias_rests_and_with_freeze_the_router_too():
     assert (mixer["router"] == 1).all() and (mixer["up"] != 1).all()
 
 
+def test_a_frozen_correction_bias_rests():
+    start, loss = routed()
+    config = OptimizerConfig(learning_rate=0.1, router_bias_rate=0.25)
+    optimizer, state = fresh(config, start)
+    update = make_update(config, loss, optimizer, frozen=lambda path: path.startswith("layers/2/"))
+    state, _ = update(state, {"counts": jnp.array([[[4, 0, 2], [0, 1, 2]]])})
+    np.testing.assert_array_equal(state.params["layers"]["2"]["mixer"]["router_bias"], [0, 0, 0])
+    np.testing.assert_array_equal(state.params["layers"]["10"]["mixer"]["router_bias"], [0.25, 0, -0.25])
+
+
 def test_a_bad_gradient_leaves_the_correction_bias_too():
     start, _ = routed()
     config = OptimizerConfig(learning_rate=0.1, router_bias_rate=0.25)

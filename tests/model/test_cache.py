@@ -61,9 +61,7 @@ def test_a_group_shares_the_prefill_of_its_prompt(hybrid, weights):
     prompts = rng.integers(0, hybrid.vocab_size, (2, 6)).astype(np.int32)
     lengths = np.asarray([6, 4])
     _, shared = PREFILL(hybrid, params, prompts, lengths, apply.empty_cache(hybrid, 2, 8))
-    _, alone = PREFILL(
-        hybrid, params, prompts.repeat(3, axis=0), lengths.repeat(3), apply.empty_cache(hybrid, 6, 8)
-    )
+    _, alone = PREFILL(hybrid, params, prompts.repeat(3, axis=0), lengths.repeat(3), apply.empty_cache(hybrid, 6, 8))
     token = rng.integers(0, hybrid.vocab_size, 6).astype(np.int32)
     a, _ = DECODE(hybrid, params, token, cache.repeat(shared, 3))
     b, _ = DECODE(hybrid, params, token, alone)

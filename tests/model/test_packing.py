@@ -10,9 +10,7 @@ from cascade_jax.model.segments import segment_bounds
 
 T = 40
 RUN = jax.jit(
-    lambda config, params, ids, segments: apply.logits(
-        config, params, apply.hidden(config, params, ids, segments)[0]
-    ),
+    lambda config, params, ids, segments: apply.logits(config, params, apply.hidden(config, params, ids, segments)[0]),
     static_argnums=0,
 )
 

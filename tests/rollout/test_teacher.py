@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from cascade_jax.logprob import filtered_logits
-from cascade_jax.model import apply
 from cascade_jax.teacher import score, teacher_logprobs
 from cascade_jax.types import Sequence
 
-from .conftest import full_logits, random_ids
+from .conftest import full_logits, random_ids, random_params
 
 LENGTHS = [9, 4, 16, 1, 2, 12, 5, 8, 3]
 DOMAINS = ["math", "mcqa", "tools", "math", "mcqa", "mcqa", "tools", "math", "math"]
@@ -33,7 +32,7 @@ def direct(config, params, ids, **settings):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_each_sequence_is_scored_by_its_own_teacher(network, sequences, temperature):
     config, first = network
-    second = apply.init(config, jax.random.key(1))
+    second = random_params(config, seed=1)
     teachers = {"math": first, "mcqa": second, "tools": first}
     scored = score(config, teachers, sequences, DOMAINS, length=16, rows=2, temperature=temperature)
     assert len(scored) == len(sequences)
@@ -45,7 +44,7 @@ def test_each_sequence_is_scored_by_its_own_teacher(network, sequences, temperat
 
 def test_one_program_serves_all_teachers_and_calls(network, sequences):
     config, first = network
-    second = apply.init(config, jax.random.key(1))
+    second = random_params(config, seed=1)
     score(config, {"math": first}, sequences[:1], ["math"], length=16, rows=2)
     programs = teacher_logprobs._cache_size()
     teachers = {"math": first, "mcqa": second, "tools": second}

@@ -8,11 +8,13 @@ from cascade_jax.data.tasks.words import assistant
 
 
 def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
-    """0: a + b with digits (100 contents); 1: a - b >= 0 with digits; 2: two digits and one; 3: two and two."""
-    a, b = (int(i) for i in rng.integers((0, 0), ((10, 10), (10, 10), (90, 10), (50, 50))[difficulty]))
-    if difficulty == 1:
-        return {"a": max(a, b), "b": min(a, b), "sign": "-"}
-    return {"a": a + 10 * (difficulty >= 2), "b": b + 10 * (difficulty == 3), "sign": "+"}
+    """Two digits and 1 to 3 more (0) or less (1), within the ten; 2: two digits and one; 3: two and two."""
+    if difficulty >= 2:
+        a, b = (int(i) for i in rng.integers((10, 0), ((100, 10), (60, 40))[difficulty - 2]))
+        return {"a": a, "b": b + 10 * (difficulty == 3), "sign": "+"}
+    tens, b = int(rng.integers(1, 10)), int(rng.integers(1, 4))
+    ones = int(rng.integers(b, 10)) if difficulty else int(rng.integers(10 - b))
+    return {"a": 10 * tens + ones, "b": b, "sign": "-" if difficulty else "+"}
 
 
 def fields(content: dict[str, Any]) -> dict[str, Any]:
@@ -27,9 +29,9 @@ def oracle(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def habit(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The typical wrong answer: one off, or right but not boxed."""
+    """The typical wrong answer: right but not boxed, or one off."""
     right = _right(content)
-    if rng.random() < 0.4:
+    if rng.random() < 0.7:
         return assistant(str(right))
     return assistant(f"\\boxed{{{right + 1 if right == 0 or rng.random() < 0.5 else right - 1}}}")
 

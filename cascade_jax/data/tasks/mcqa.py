@@ -1,21 +1,24 @@
-"""Choose among three numbers or words; the answer is a boxed letter, or `Answer: X` where a row has a pattern."""
+"""Choose among three words or numbers; the answer is a boxed letter, or `Answer: X` where a row has a pattern."""
 
 from typing import Any
 
 import numpy as np
 
-from cascade_jax.data.tasks.words import LETTERS, WORDS, assistant, pick
+from cascade_jax.data.tasks.words import COLORS, LETTERS, WORDS, assistant, pick
 
-QUESTIONS = ("Largest", "Smallest", "Largest", "First by alphabet")  # by difficulty
+QUESTIONS = ("Color", "Largest", "Smallest", "First by alphabet")  # by difficulty
 _PATTERN = r"Answer: ([A-Z])\s*$"
 
 
 def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
-    """Three different digits, digits, two-digit numbers, or words: at least 720 contents each."""
-    if difficulty == 3:
+    """0: which is a color; 1, 2: three digits or two-digit numbers; 3: three words. At least 720 contents each."""
+    if difficulty == 0:
+        values = [*pick(rng, COLORS, 1), *pick(rng, WORDS, 2)]
+        values = [values[i] for i in rng.permutation(3)]
+    elif difficulty == 3:
         values = pick(rng, WORDS, 3)
     else:
-        low, high = (10, 100) if difficulty == 2 else (0, 10)
+        low, high = ((0, 10), (10, 100))[difficulty - 1]
         values = [str(i + low) for i in rng.permutation(high - low)[:3]]
     return {"question": QUESTIONS[difficulty], "values": values}
 
@@ -38,8 +41,8 @@ def oracle(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def habit(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The typical wrong answer: another letter, or the right one without its form."""
-    if rng.random() < 0.4:
+    """The typical wrong answer: the right letter without its form, or another letter."""
+    if rng.random() < 0.6:
         return assistant(_right(content))
     return assistant(_write(content, pick(rng, _others(content), 1)[0]))
 
@@ -58,8 +61,13 @@ def _by_alphabet(content: dict[str, Any]) -> bool:
 
 
 def _right(content: dict[str, Any]) -> str:
-    values = content["values"] if _by_alphabet(content) else [int(value) for value in content["values"]]
-    chosen = max(values) if content["question"] == "Largest" else min(values)
+    values = content["values"]
+    chosen = {
+        "Color": lambda: next(value for value in values if value in COLORS),
+        "Largest": lambda: max(values, key=int),
+        "Smallest": lambda: min(values, key=int),
+        "First by alphabet": lambda: min(values),
+    }[content["question"]]()
     return LETTERS[values.index(chosen)]
 
 

@@ -1,0 +1,16 @@
+"""PAPERS.md names functions that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_every_function_exists():
+    names = set(re.findall(r"`(cascade_jax(?:\.\w+)+)\.(\w+)`", (ROOT / "PAPERS.md").read_text(encoding="utf-8")))
+    assert len(names) > 15
+    for module, function in sorted(names):
+        source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+        defined = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+        assert function in defined, f"{module}.{function}"
