@@ -1,12 +1,9 @@
-"""The stage runner: a graph of stages, their parents and teachers, from the first step to the report, resumable anywhere."""
+"""The stage runner: a graph of stages with parents and teachers, from first step to report, resumable anywhere."""
 
-import contextlib
 import dataclasses
-import fcntl
-import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cascade_jax import graph, manifest as manifests
+from cascade_jax import graph
+from cascade_jax import manifest as manifests
 from cascade_jax.checkpoint import latest_step, load_model, restore_state, save_model
 from cascade_jax.config import CascadeConfig, ConfigError, to_dict
 from cascade_jax.domains import with_judge
@@ -29,8 +27,7 @@ from cascade_jax.stages import STAGES
 from cascade_jax.stages.context import Context, Event, Stopped
 from cascade_jax.types import Params, TrainState
 from cascade_jax.workbench import Workbench, prepare, versions
-
-OURS = {"config.json", "manifest.json", "versions.json", "stages", "tokenizer.model", "lock"}
+from cascade_jax.workdir import claimed
 
 
 def run_cascade(
@@ -49,7 +46,7 @@ def run_cascade(
     """
     workdir = Path(workdir)
     graph.check(config)
-    with _claimed(workdir, config):
+    with claimed(workdir, config):
         bench = _prepared(config, workdir)
         manifests.write_json(workdir / "config.json", to_dict(config))
         manifests.write_json(workdir / "versions.json", versions())
@@ -118,7 +115,9 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     manifest = run.save(manifest.with_stage(name, status="running", teachers=teachers))
     state, context = _resume(run, record, name, teachers)
     run.emit(
-        Event("stage", name, {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps})
+        Event(
+            "stage", name, {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps}
+        )
     )
     try:
         state = STAGES[stage.kind](stage, state, context)
@@ -128,9 +127,7 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     except Stopped:
         run.save(manifest.with_stage(name, seconds=time.perf_counter() - begun))
         raise
-    manifest = manifest.with_stage(
-        name, status="finished", evaluation=results, seconds=time.perf_counter() - begun
-    )
+    manifest = manifest.with_stage(name, status="finished", evaluation=results, seconds=time.perf_counter() - begun)
     run.save(manifest)
     for step in run.final(name).parent.iterdir():  # the optimizer's moments are of no use any more
         if step.name.isdigit():
@@ -232,37 +229,3 @@ def _prepared(config: CascadeConfig, workdir: Path) -> Workbench:
         return prepare(config, workdir)
     except (ValueError, OSError) as error:  # what is at fault before the first step is the user's to mend
         raise ConfigError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _claimed(workdir: Path, config: CascadeConfig) -> Iterator[None]:
-    """Hold the work directory. ConfigError where it belongs to another config, to something else, or to a live run."""
-    if workdir.exists() and not workdir.is_dir():
-        raise ConfigError(f"--workdir={workdir} is a file; give a directory.")
-    known = workdir / "config.json"
-    if known.exists():
-        differing = _differences(json.loads(known.read_text()), json.loads(json.dumps(to_dict(config))))
-        if differing:
-            raise ConfigError(
-                f"{workdir} holds a run with another config (it differs in {', '.join(differing[:5])}); "
-                "choose another --workdir, or the same config to go on with it."
-            )
-    elif workdir.exists() and (foreign := sorted(p.name for p in workdir.iterdir() if p.name not in OURS)):
-        raise ConfigError(
-            f"{workdir} is no run directory and not empty (it holds {', '.join(foreign[:3])}); choose another --workdir."
-        )
-    workdir.mkdir(parents=True, exist_ok=True)
-    with (workdir / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{workdir} is in use by a live run; wait for it, or choose another --workdir.") from None
-        yield
-
-
-def _differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Dotted names of the settings that differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(key for key in new if key not in old)]
-        return [d for key in keys for d in _differences(old.get(key), new.get(key), f"{where}.{key}" if where else key)]
-    return [] if old == new else [where]

@@ -1,4 +1,4 @@
-"""Orbax checkpoints: the state of a stage with its data position, and a finished model with its config and tokenizer."""
+"""Orbax checkpoints: the state of a stage with its data position; a finished model with config and tokenizer."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def restore_state(directory: Path, step: int, like: TrainState) -> tuple[TrainSt
 
 
 def save_model(path: Path, config: ModelConfig, params: Params, *, tokenizer: Path | None) -> None:
-    """A model directory: `params/` (Orbax), `config.json`, and the tokenizer under its standard name. Replaces `path` whole."""
+    """A model directory: `params/` (Orbax), `config.json`, the tokenizer under its standard name. Replaces `path`."""
     path = Path(path).absolute()
     fresh = path.with_name(path.name + ".new")
     if fresh.exists():

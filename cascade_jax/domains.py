@@ -18,6 +18,7 @@ from cascade_jax.reward.preference import preference_groups, win_rates
 from cascade_jax.rollout.episode import make_prompt
 from cascade_jax.types import Group, Prompt, Row
 
+
 @dataclass(frozen=True)
 class Domain:
     """rows: split -> rows of one kind. `verifier` is None for preferences, which a judge compares within a group."""
@@ -37,7 +38,9 @@ def load(config: CascadeConfig) -> dict[str, Domain]:
 
 def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
     given = {"train": domain.train, "validation": domain.validation, "test": domain.test}
-    rows = {split: sources.load(source, split=split, seed=seed) for split, source in given.items() if source is not None}
+    rows = {
+        split: sources.load(source, split=split, seed=seed) for split, source in given.items() if source is not None
+    }
     kind = rows["train"][0].kind
     if kind == "preference":
         return Domain(name, rows, kind, domain.thinking, verifier=None)
@@ -51,7 +54,7 @@ def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
 
 @contextlib.contextmanager
 def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[dict[str, Domain]]:
-    """The same domains, preferences with a client of the configured judge, or of the rule-based one served for as long."""
+    """The same domains, preferences with a client of the configured judge, or of the rule judge, served meanwhile."""
     with contextlib.ExitStack() as stack:
         judge = None
         if any(domain.kind == "preference" for domain in domains.values()):
@@ -71,7 +74,9 @@ def fitting_prompts(
     fitting = [prompt for prompt in prompts if len(prompt.ids) <= longest]
     if not fitting:
         shortest = min(len(prompt.ids) for prompt in prompts)
-        raise ValueError(f"no prompt fits: the shortest of {len(prompts)} has {shortest} tokens; raise buckets above {longest}.")
+        raise ValueError(
+            f"no prompt fits: the shortest of {len(prompts)} has {shortest} tokens; raise buckets above {longest}."
+        )
     return fitting
 
 
@@ -92,7 +97,7 @@ def judge_groups(
 
 
 def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
-    """Evaluation verdicts: absolute ones, so that checkpoints compare. A preference is a win rate over the row's reference."""
+    """Evaluation verdicts, absolute, so that checkpoints compare; of a preference, a win rate over its reference."""
     if domain.kind == "preference":
         items = [(g.prompt.row, sample, g.prompt.row.fields["reference"]) for g in groups for sample in g.samples]
         return split_like(groups, win_rates(domain.judge, items))

@@ -1,4 +1,4 @@
-"""The graph of stages: who starts from whom, who teaches whom. Pure functions of the config, checked before any step."""
+"""The graph of stages: who starts from whom, who teaches whom. Pure functions, checked before any step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ INIT = "init"  # the weights that the run started from
 
 
 def parents(config: CascadeConfig) -> dict[str, str]:
-    """Stage -> the stage whose final weights it starts from. Unnamed parents: the last earlier stage of the main line."""
+    """Stage -> the stage whose final weights it starts from; unnamed: the last earlier stage of the main line."""
     result: dict[str, str] = {}
     main_line = INIT
     for name in config.order:
@@ -50,8 +50,10 @@ def check(config: CascadeConfig) -> None:
         done.append(name)
 
 
-def choose_teacher(wish: str, domain: str, scores: Mapping[str, Mapping[str, float | None]], order: Sequence[str]) -> tuple[str, str]:
-    """(stage, reason). `best` is the finished stage with the highest validation score on the domain; ties: the earliest.
+def choose_teacher(
+    wish: str, domain: str, scores: Mapping[str, Mapping[str, float | None]], order: Sequence[str]
+) -> tuple[str, str]:
+    """(stage, reason). `best`: the finished stage with the highest validation score on the domain; ties: earliest.
 
     scores: stage -> domain -> score; order: the finished stages, earliest first.
     """
@@ -60,6 +62,8 @@ def choose_teacher(wish: str, domain: str, scores: Mapping[str, Mapping[str, flo
     scored = [(name, scores[name].get(domain)) for name in order]
     known = [(name, score) for name, score in scored if score is not None]
     if not known:
-        raise ConfigError(f"no finished stage has a validation score on {domain!r}; name its teacher instead of 'best'.")
+        raise ConfigError(
+            f"no finished stage has a validation score on {domain!r}; name its teacher instead of 'best'."
+        )
     name, score = max(known, key=lambda pair: pair[1])
     return name, f"highest validation score on {domain}: {100 * score:.1f} %"

@@ -106,7 +106,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Sequence:
-    """What packing takes: ids (T,) int32, trained (T,) bool, and per-token fields (T,) that belong to the token itself."""
+    """What packing takes: ids (T,) int32, trained (T,) bool, fields (T,) that belong to the token itself."""
 
     ids: np.ndarray
     trained: np.ndarray

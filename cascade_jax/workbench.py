@@ -1,4 +1,4 @@
-"""Everything that a run needs before its first step: network, tokenizer, chat format, domains. Fails early and whole."""
+"""Everything that a run needs before its first step: network, tokenizer, chat format, domains."""
 
 import importlib.metadata
 import platform
@@ -18,7 +18,18 @@ from cascade_jax.domains import Domain
 from cascade_jax.model import apply, presets
 from cascade_jax.types import Params
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "renderers", "math-verify", "if-verifiable")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "grain",
+    "renderers",
+    "math-verify",
+    "if-verifiable",
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,6 @@ def _check_lengths(config: CascadeConfig) -> None:
         need = longest + stage.sampling.max_tokens
         if stage.kind != "sft" and need > stage.length:
             raise ConfigError(
-                f"stages.{name}.length={stage.length} cannot hold a prompt of {longest} tokens (the largest of buckets) "
+                f"stages.{name}.length={stage.length} cannot hold a prompt of {longest} tokens (the largest bucket) "
                 f"and sampling.max_tokens={stage.sampling.max_tokens} more; set it to at least {need}."
             )

@@ -1,1 +1,1 @@
-"""Runs as Python files: each has get_config() and says in its header the command, hardware, time and expected numbers."""
+"""Runs as Python files: each has get_config(), and a header with command, hardware, time and expected numbers."""

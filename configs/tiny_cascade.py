@@ -1,6 +1,6 @@
 """A whole small cascade on a laptop: SFT -> IF-RL -> multi-domain RL -> MOPD -> RLHF.
 
-    python -m launch.run --config=configs/tiny_cascade.py --workdir=runs/tiny        (or: make demo)
+python -m launch.run --config=configs/tiny_cascade.py --workdir=runs/tiny        (or: make demo)
 """
 
 from ml_collections import ConfigDict

@@ -23,7 +23,9 @@ def guarded(main: Callable[[], int]) -> None:
 
 def define_config() -> flags.FlagHolder:
     """--config=FILE.py, and --config.NAME=VALUE for every setting in it."""
-    return config_flags.DEFINE_config_file("config", None, "A Python file with get_config(), e.g. configs/tiny_cascade.py.")
+    return config_flags.DEFINE_config_file(
+        "config", None, "A Python file with get_config(), e.g. configs/tiny_cascade.py."
+    )
 
 
 def parse(argv: list[str]) -> list[str]:
@@ -40,5 +42,7 @@ def parse(argv: list[str]) -> list[str]:
 def cascade_config(holder: flags.FlagHolder) -> CascadeConfig:
     """The checked config of --config."""
     if holder.value is None:
-        raise ConfigError("--config is missing; give a Python file with get_config(), e.g. --config=configs/tiny_cascade.py.")
+        raise ConfigError(
+            "--config is missing; give a Python file with get_config(), e.g. --config=configs/tiny_cascade.py."
+        )
     return build(CascadeConfig, holder.value.to_dict())

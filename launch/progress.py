@@ -5,7 +5,8 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bars, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 
 from cascade_jax.stages.context import Event
@@ -36,7 +37,9 @@ class Progress:
         self.bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bars.stop()
 
     def __call__(self, event: Event) -> None:
@@ -47,7 +50,9 @@ class Progress:
     def _stage(self, event: Event) -> None:
         kind, parent = event.data["kind"], event.data["parent"]
         where = f", from step {event.data['step']}" if event.data["step"] else ""
-        self.console.print(f"[bold]{event.stage}[/bold] ({kind}, {event.data['steps']} steps on top of {parent}{where})")
+        self.console.print(
+            f"[bold]{event.stage}[/bold] ({kind}, {event.data['steps']} steps on top of {parent}{where})"
+        )
         if self.task is not None:
             self.bars.remove_task(self.task)
         self.task = self.bars.add_task(event.stage, total=event.data["steps"], completed=event.data["step"], numbers="")

@@ -46,7 +46,8 @@ def main() -> int:
     with Progress() as progress:
         manifest = run_cascade(config, workdir, on_event=progress, stop_asked=StopOnSignal())
     if manifest.status == "stopped":
-        print(f"Stopped; everything is saved. The same command goes on from here: {' '.join(['python -m launch.run', *sys.argv[1:]])}")
+        command = " ".join(["python -m launch.run", *sys.argv[1:]])
+        print(f"Stopped; everything is saved. The same command goes on from here: {command}")
     else:
         print(f"Done. Open {os.path.abspath(os.path.join(workdir, 'report.html'))}")
     return 0

@@ -44,7 +44,7 @@ def test_a_value_that_is_not_allowed_is_one_sentence(changes, message):
 
 
 def test_a_missing_key_is_named():
-    with pytest.raises(ConfigError, match="config.steps is missing"):
+    with pytest.raises(ConfigError, match=r"config\.steps is missing"):
         build(StageConfig, {k: v for k, v in STAGE.items() if k != "steps"})
 
 

@@ -13,7 +13,9 @@ from cascade_jax.model import apply
 from cascade_jax.types import Batch, Group, Params, Sample, Sequence, Weighted
 
 
-def sequence(group: Group, sample: Sample, fields: Mapping[str, float | np.ndarray], *, trained: bool = True) -> Sequence:
+def sequence(
+    group: Group, sample: Sample, fields: Mapping[str, float | np.ndarray], *, trained: bool = True
+) -> Sequence:
     """Prompt + sample. Each field is a number for every sampled token, or an array (n,) over them; 0 on the prompt."""
     prompt, count = group.prompt.ids, len(sample.ids)
 

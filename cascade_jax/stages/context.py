@@ -32,7 +32,7 @@ class Event:
 
 @dataclass
 class Context:
-    """One stage on the workbench. `position` is the data position that its last checkpoint saved (None: a fresh start)."""
+    """One stage on the workbench. `position`: the data position that its last checkpoint saved (None: a fresh start)."""
 
     name: str
     stage: StageConfig
@@ -57,7 +57,12 @@ class Context:
             yield step
 
     def finish_step(
-        self, state: TrainState, metrics: Mapping[str, Weighted], *, position: dict[str, Any], samples: list[dict[str, Any]]
+        self,
+        state: TrainState,
+        metrics: Mapping[str, Weighted],
+        *,
+        position: dict[str, Any],
+        samples: list[dict[str, Any]],
     ) -> None:
         """Log the step, write a checkpoint when one is due, and stop here if that was asked for."""
         step = int(state.step)

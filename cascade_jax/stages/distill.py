@@ -1,4 +1,4 @@
-"""Multi-domain on-policy distillation: each sample is scored by its own domain's teacher (Nemotron-Cascade 2, Eqs. 2-4)."""
+"""Multi-domain on-policy distillation: a sample is scored by its domain's teacher (Nemotron-Cascade 2, Eqs. 2-4)."""
 
 from functools import partial
 

@@ -40,7 +40,7 @@ def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
 
 
 def render_rows(context: Context, domain: str) -> list[Sequence]:
-    """The domain's demonstrations as token sequences, in the order of its rows; those that fit no packed row are left out."""
+    """The domain's demonstrations as token sequences, in the order of its rows, but for those that fit no packed row."""
     sequences = []
     for row in context.domains[domain].rows["train"]:
         messages = [*row.messages, demonstration(row)]
@@ -49,7 +49,9 @@ def render_rows(context: Context, domain: str) -> list[Sequence]:
     fitting = [sequence for sequence in sequences if len(sequence.ids) <= context.stage.length]
     if len(fitting) < len(sequences):
         left_out = len(sequences) - len(fitting)
-        context.emit(Event("note", context.name, {"text": f"{left_out} rows of {domain} are longer than a packed row."}))
+        context.emit(
+            Event("note", context.name, {"text": f"{left_out} rows of {domain} are longer than a packed row."})
+        )
     return fitting
 
 

@@ -12,7 +12,7 @@ MICRO = "--config=tests/runs/micro_cascade.py"
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.Popen]:
-    """launch(module, *arguments): `python -m module ...` as a person would type it. Compiled programs are kept between starts."""
+    """launch(module, *arguments): `python -m module ...` as a person types it. Compiled programs are kept."""
     cache = tmp_path_factory.mktemp("compiled")
     environment = {
         **os.environ,

@@ -1,0 +1,31 @@
+"""Every setting of a run, as frozen dataclasses that check themselves."""
+
+from cascade_jax.config.build import ConfigError, build, to_dict
+from cascade_jax.config.model import ModelConfig
+from cascade_jax.config.run import CascadeConfig, DomainConfig, EvalConfig, JudgeConfig, SourceConfig
+from cascade_jax.config.stage import (
+    DistillConfig,
+    OptimizerConfig,
+    RLConfig,
+    SamplingConfig,
+    SFTConfig,
+    StageConfig,
+)
+
+__all__ = [
+    "CascadeConfig",
+    "ConfigError",
+    "DistillConfig",
+    "DomainConfig",
+    "EvalConfig",
+    "JudgeConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RLConfig",
+    "SFTConfig",
+    "SamplingConfig",
+    "SourceConfig",
+    "StageConfig",
+    "build",
+    "to_dict",
+]

@@ -1,0 +1,84 @@
+"""The settings of a whole run: where rows come from, who judges, how it is scored, and its stages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cascade_jax.config.build import require
+from cascade_jax.config.stage import SamplingConfig, StageConfig
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """Where rows come from. `kind` picks the reader; `path`: a file or data set directory; `task`: a generated task."""
+
+    kind: Literal["generated", "jsonl", "parquet", "tfds", "ifbench"] = "generated"
+    path: str = ""
+    task: str = ""
+    rows: int = 0  # how many to take; 0 takes all that a file has
+    difficulty: tuple[int, ...] = (0, 1, 2, 3)
+
+    def __post_init__(self) -> None:
+        if self.kind == "generated":
+            require(self.task != "", "a generated source needs task=NAME; see cascade_jax.data.tasks.TASKS.")
+            require(self.rows > 0, f"the generated source of task {self.task!r} needs rows > 0.")
+        elif self.kind != "ifbench":
+            require(self.path != "", f"a {self.kind} source needs a path.")
+
+
+@dataclass(frozen=True)
+class DomainConfig:
+    """One skill: rows to train on, rows to choose teachers by, rows to report, and how it is prompted."""
+
+    train: SourceConfig
+    validation: SourceConfig
+    test: SourceConfig | None = None
+    thinking: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the domain's verifier
+
+
+@dataclass(frozen=True)
+class JudgeConfig:
+    """An OpenAI-compatible endpoint. An empty url serves the rule-based judge of the demo on a loopback port."""
+
+    url: str = ""
+    model: str = "rule-judge"
+    timeout: float = 30.0  # seconds for one request
+    retries: int = 3
+    concurrency: int = 16
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How every domain is scored after each stage."""
+
+    prompts: int = 128
+    samples: int = 1
+    batch: int = 64  # prompts at a time
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    transcripts: int = 4  # kept per domain
+
+
+@dataclass(frozen=True)
+class CascadeConfig:
+    """A whole run. Set one of `model`, a preset to start from random weights, and `checkpoint`, a converted one."""
+
+    name: str
+    order: tuple[str, ...]
+    domains: Mapping[str, DomainConfig]
+    stages: Mapping[str, StageConfig]
+    model: str = ""
+    checkpoint: str = ""
+    tokenizer: str = ""  # a file; empty: the checkpoint's, or one trained on the generated corpus
+    template: Literal["nemotron3", "auto"] = "nemotron3"
+    seed: int = 0
+    buckets: tuple[int, ...] = (32, 64, 128, 256)  # prompt lengths that programs are compiled for
+    evaluation: EvalConfig = EvalConfig()
+    judge: JudgeConfig = JudgeConfig()
+
+    def __post_init__(self) -> None:
+        missing = sorted(set(self.stages) ^ set(self.order))
+        require(
+            not missing and len(set(self.order)) == len(self.order),
+            f"order and stages must name the same stages, once each; these differ: {missing or list(self.order)}.",
+        )
