@@ -8,7 +8,7 @@
 * tool_call: expected_action, one of {type: function_call, name, arguments: dict}, {type: function_call_batch, calls}
   and {type: message, content}
 * structured_output: schema_str (JSON Schema as text); schema_type; response_mode text or tool_call; tool_name;
-  tool_payload_key; expected_content
+  tool_payload_key; expected_content; grade_content (bool)
 * math: expected_answer (text); question
 * preference: principle; reference, an answer that win rates are measured against
 * sft: demonstration, the last message
@@ -32,6 +32,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "tool_name",
         "tool_payload_key",
         "expected_content",
+        "grade_content",
     ),
     "math": ("question", "expected_answer"),
     "preference": ("principle", "reference"),

@@ -32,7 +32,7 @@ class Event:
 
 @dataclass
 class Context:
-    """One stage on the workbench. `position`: the data position that its last checkpoint saved (None: a fresh start)."""
+    """One stage on the workbench. `position`: the data position of its last checkpoint (None: a fresh start)."""
 
     name: str
     stage: StageConfig

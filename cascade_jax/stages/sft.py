@@ -40,7 +40,7 @@ def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
 
 
 def render_rows(context: Context, domain: str) -> list[Sequence]:
-    """The domain's demonstrations as token sequences, in the order of its rows, but for those that fit no packed row."""
+    """The domain's demonstrations as token sequences, in the order of its rows, without those that fit no row."""
     sequences = []
     for row in context.domains[domain].rows["train"]:
         messages = [*row.messages, demonstration(row)]
