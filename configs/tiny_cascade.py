@@ -85,7 +85,7 @@ def get_config() -> ConfigDict:
             "sampling": sampling(),
             "distill": {"prompts": 32, "samples": 4, "teachers": {name: "best" for name in DOMAINS}},
         },
-        "rlhf": rl({"chat": 1.0}, 25, kl_coef=0.03),
+        "rlhf": rl({"chat": 1.0}, 18, kl_coef=0.03),
     }
     return ConfigDict(
         {
@@ -99,7 +99,7 @@ def get_config() -> ConfigDict:
             "order": tuple(stages),
             "domains": {name: domain(task) for name, task in DOMAINS.items()},
             "stages": stages,
-            "evaluation": {"prompts": 256, "samples": 1, "batch": 256, "sampling": sampling(), "transcripts": 3},
+            "evaluation": {"prompts": 256, "samples": 1, "batch": 128, "sampling": sampling(), "transcripts": 3},
             "judge": {"url": "", "model": "rule-judge"},
         }
     )

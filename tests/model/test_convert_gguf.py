@@ -210,7 +210,7 @@ def test_command_writes_a_checkpoint_once(tmp_path: Path, tiny_file: Path, capsy
     output = tmp_path / "deep" / "checkpoint"
     command = ["--gguf", str(tiny_file), "--output", str(output)]
     assert convert.main(command) == 0
-    assert f"{output}: 16,536 parameters" in capsys.readouterr().out
+    assert f"{output}: 16,752 parameters" in capsys.readouterr().out
     config, params, tokenizer_file = load_model(output)
     expected_config, expected, text = load_gguf(tiny_file)
     assert config == expected_config

@@ -75,7 +75,24 @@ def full_logits(network: tuple[ModelConfig, Params], ids: np.ndarray, *, length:
     """(T, V) of one sequence of up to `length` tokens, by the trainer's forward pass without any cache."""
     row, lengths = padded([np.asarray(ids)], length)
     segments = (jnp.arange(length) < lengths[:, None]).astype(jnp.int32)
-    return np.asarray(_forward(*network, row, segments)[0, : len(ids)])
+    return np.asarray(_forward(*network, row, segments), np.float64)[0, : len(ids)]
+
+
+def slow_distribution(
+    logits: np.ndarray, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0
+) -> np.ndarray:
+    """(V,) probabilities after temperature, top-k, top-p, one token after the other."""
+    p = np.exp((logits - logits.max()) / temperature)
+    kept = np.argsort(-p)[: top_k or len(p)]
+    mass, chosen = 0.0, []
+    for token in kept:
+        if mass >= top_p:
+            break
+        chosen.append(token)
+        mass += p[token] / p[kept].sum()
+    cut = np.zeros_like(p)
+    cut[chosen] = p[chosen]
+    return cut / cut.sum()
 
 
 def as_prompt(ids: np.ndarray, domain: str = "math") -> Prompt:

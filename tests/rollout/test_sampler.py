@@ -8,7 +8,7 @@ from cascade_jax.rollout.sampler import sample
 from cascade_jax.teacher import score
 from cascade_jax.types import Sequence
 
-from .conftest import full_logits, padded, random_ids
+from .conftest import full_logits, padded, random_ids, slow_distribution
 
 LENGTHS = [9, 4, 1]
 SETTINGS = [{"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}]
@@ -58,7 +58,7 @@ def test_first_tokens_follow_the_softmax(llama, settings):
     count = 20_000
     [prompt] = random_ids(config, [6])
     drawn = draw(llama, [prompt], samples=count, max_tokens=1, **settings)
-    p = slow_distribution(full_logits(llama, prompt)[-1].astype(np.float64), **settings)
+    p = slow_distribution(full_logits(llama, prompt)[-1], **settings)
     observed = np.bincount(drawn.ids_PGN[0, :, 0], minlength=config.vocab_size)
     assert observed[p == 0].sum() == 0
     often = count * p >= 5
@@ -70,22 +70,6 @@ def test_first_tokens_follow_the_softmax(llama, settings):
     assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
 
 
-def slow_distribution(logits, *, temperature=1.0, top_p=1.0, top_k=0):
-    """Temperature, top-k, top-p, one token after the other."""
-    p = np.exp((logits - logits.max()) / temperature)
-    order = np.argsort(-p)
-    kept = order[: top_k or len(p)]
-    mass, chosen = 0.0, []
-    for token in kept:
-        if mass >= top_p:
-            break
-        chosen.append(token)
-        mass += p[token] / p[kept].sum()
-    cut = np.zeros_like(p)
-    cut[chosen] = p[chosen]
-    return cut / cut.sum()
-
-
 def test_greedy_is_the_argmax_of_the_full_forward(network):
     config, _ = network
     prompts = random_ids(config, LENGTHS)
@@ -93,7 +77,7 @@ def test_greedy_is_the_argmax_of_the_full_forward(network):
     for row, prompt in enumerate(prompts):
         ids = list(prompt)
         for n in range(10):
-            logits = full_logits(network, ids)[-1].astype(np.float64)
+            logits = full_logits(network, ids)[-1]
             ids.append(int(logits.argmax()))
             expected = logits.max() - np.logaddexp.reduce(logits)
             assert drawn.ids_PGN[row, 0, n] == ids[-1]
