@@ -63,7 +63,7 @@ class Progress:
         self.bars.update(self.task, completed=event.data["step"], numbers=numbers)
         late = time.monotonic() - self.printed > 10 or event.data["step"] == event.data["steps"]
         if not self.console.is_terminal and late:
-            self.console.print(f"  {event.stage} {event.data['step']}/{event.data['steps']}  {numbers}")
+            self.console.print(f"  {event.stage} {event.data['step']}/{event.data['steps']}  {numbers}", soft_wrap=True)
             self.printed = time.monotonic()
 
     def _evaluation(self, event: Event) -> None:

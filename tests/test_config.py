@@ -36,6 +36,7 @@ def test_a_nested_unknown_key_is_named_by_its_path():
         ({"kind": "distill"}, r"no teacher is named for the domains \['math'\]"),
         ({"sampling": {"top_p": 0.0}}, r"top_p=0.0 must be in \(0, 1\]"),
         ({"rl": {"band": [0.5]}}, "must have 2 entries"),
+        ({"rl": {"kl_coef": 0.1}, "sampling": {"top_p": 0.9}}, "compares whole distributions"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_one_sentence(changes, message):

@@ -109,6 +109,11 @@ class StageConfig:
             all(w > 0 for w in self.domains.values()),
             f"the domain weights {dict(self.domains)} must be positive; leave a domain out instead of giving it 0.",
         )
+        truncated = self.sampling.top_p < 1 or self.sampling.top_k > 0
+        require(
+            self.kind != "rl" or self.rl.kl_coef == 0 or not truncated,
+            f"rl.kl_coef={self.rl.kl_coef} compares whole distributions; set sampling.top_p=1 and top_k=0, or kl_coef=0.",
+        )
         if self.kind == "distill":
             missing = sorted(set(self.domains) - set(self.distill.teachers))
             require(not missing, f"no teacher is named for the domains {missing}; give a stage name or 'best'.")
