@@ -1,8 +1,8 @@
-"""The control of the tiny cascade: the same SFT and IF-RL, but every reward goes to another sample. It must not improve.
+"""The control of the tiny cascade: the same SFT and IF-RL, but rewards are shuffled. It must not improve.
 
     python -m launch.run --config=configs/tiny_control.py --workdir=runs/control
 
-Hardware: two CPU cores. Time: about five minutes. Expect: `instruction` after if_rl is not above `instruction` after sft.
+Hardware: two CPU cores. Time: about five minutes. Expect: `instruction` after if_rl not above sft.
 """
 
 from ml_collections import ConfigDict

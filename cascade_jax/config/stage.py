@@ -112,7 +112,7 @@ class StageConfig:
         truncated = self.sampling.top_p < 1 or self.sampling.top_k > 0
         require(
             self.kind != "rl" or self.rl.kl_coef == 0 or not truncated,
-            f"rl.kl_coef={self.rl.kl_coef} compares whole distributions; set sampling.top_p=1 and top_k=0, or kl_coef=0.",
+            f"rl.kl_coef={self.rl.kl_coef} compares whole distributions; set top_p=1 and top_k=0, or kl_coef=0.",
         )
         if self.kind == "distill":
             missing = sorted(set(self.domains) - set(self.distill.teachers))

@@ -15,7 +15,7 @@ from cascade_jax.types import Params, Prompt, Row
 LLAMA = ModelConfig(
     vocab_size=97,
     width=32,
-    pattern="*-*-",
+    pattern="*-",
     heads=4,
     kv_heads=2,
     head_dim=8,
@@ -33,7 +33,7 @@ def random_params(config: ModelConfig, *, seed: int = 0) -> Params:
     rng = np.random.default_rng(seed)
 
     def leaf(path: tuple, like: jax.ShapeDtypeStruct) -> jax.Array:
-        noise = 0.2 * rng.standard_normal(like.shape)
+        noise = 0.1 * rng.standard_normal(like.shape)
         return jnp.asarray(1 + noise if "norm" in jax.tree_util.keystr(path[-1:]) else noise, like.dtype)
 
     return jax.tree_util.tree_map_with_path(leaf, apply.abstract(config))
@@ -46,6 +46,11 @@ PARAMS = {name: random_params(config) for name, config in CONFIGS.items()}
 def network(request):
     """(config, params) of both kinds in turn."""
     return CONFIGS[request.param], PARAMS[request.param]
+
+
+@pytest.fixture
+def hybrid():
+    return HYBRID, PARAMS["hybrid"]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_each_sequence_is_scored_by_its_own_teacher(network):
     ]
     second = random_params(config, seed=1)
     teachers = {"math": first, "mcqa": second, "tools": first}
-    scored = score(config, teachers, sequences, DOMAINS, length=16, rows=2, temperature=0.7)
+    scored = score(config, teachers, sequences, DOMAINS, length=24, rows=4, temperature=0.7)
     assert len(scored) == len(sequences)
     for sequence, domain, logprobs in zip(sequences, DOMAINS, scored, strict=True):
         expected = direct(config, teachers[domain], sequence.ids, temperature=0.7)
@@ -39,18 +39,20 @@ def test_one_program_serves_all_teachers_and_calls(llama):
     config, first = llama
     sequences = [Sequence(ids, np.ones(len(ids), bool)) for ids in random_ids(config, LENGTHS)]
     second = random_params(config, seed=1)
-    score(config, {"math": first}, sequences[:1], ["math"], length=16, rows=2)
+    score(config, {"math": first}, sequences[:1], ["math"], length=24, rows=4)
     programs = teacher_logprobs._cache_size()
     teachers = {"math": first, "mcqa": second, "tools": second}
-    score(config, teachers, sequences, DOMAINS, length=16, rows=2)
-    score(config, teachers, sequences[3:], DOMAINS[3:], length=16, rows=2)
+    score(config, teachers, sequences, DOMAINS, length=24, rows=4)
+    score(config, teachers, sequences[3:], DOMAINS[3:], length=24, rows=4)
     assert teacher_logprobs._cache_size() == programs
 
 
 def test_a_token_that_the_teacher_would_not_draw_has_no_finite_log_prob(llama):
     config, params = llama
     [ids] = random_ids(config, [16])
-    [logprobs] = score(config, {"math": params}, [Sequence(ids, np.ones(16, bool))], ["math"], length=16, top_k=3)
+    [logprobs] = score(
+        config, {"math": params}, [Sequence(ids, np.ones(16, bool))], ["math"], length=24, rows=4, top_k=3
+    )
     expected = direct(config, params, ids, top_k=3)
     np.testing.assert_array_equal(np.isfinite(logprobs), np.isfinite(expected))
     assert np.isinf(logprobs).any()
