@@ -22,7 +22,7 @@ def domain(task: str) -> dict:
         difficulty = (0,) if task in ("mcqa", "math") else (0, 1)
         return {"kind": "generated", "task": task, "rows": rows, "difficulty": difficulty}
 
-    return {"train": source(2000), "validation": source(256), "test": source(256), "thinking": False}
+    return {"train": source(2000), "validation": source(384), "test": source(384), "thinking": False}
 
 
 def sampling() -> dict:
@@ -78,14 +78,15 @@ def get_config() -> ConfigDict:
         "multi_rl": rl({"choice": 1.0, "tools": 1.0, "structured": 1.0, "math": 1.0}, 45, overlong="filter"),
         "mopd": {
             "kind": "distill",
-            "steps": 30,
+            "steps": 40,
             "domains": every,
             "length": LENGTH,
-            "optimizer": rl_optimizer(1e-3, warmup_steps=10),
+            # The decay takes the noise of a step of 128 samples out of the last ones.
+            "optimizer": {**rl_optimizer(5e-4, warmup_steps=10), "schedule": "cosine", "min_learning_rate": 5e-5},
             "sampling": sampling(),
             "distill": {"prompts": 32, "samples": 4, "teachers": {name: "best" for name in DOMAINS}},
         },
-        "rlhf": rl({"chat": 1.0}, 18, kl_coef=0.03),
+        "rlhf": {**rl({"chat": 1.0}, 14, kl_coef=0.03), "optimizer": rl_optimizer(5e-4)},
     }
     return ConfigDict(
         {
@@ -99,7 +100,7 @@ def get_config() -> ConfigDict:
             "order": tuple(stages),
             "domains": {name: domain(task) for name, task in DOMAINS.items()},
             "stages": stages,
-            "evaluation": {"prompts": 256, "samples": 1, "batch": 128, "sampling": sampling(), "transcripts": 3},
+            "evaluation": {"prompts": 384, "samples": 1, "batch": 128, "sampling": sampling(), "transcripts": 3},
             "judge": {"url": "", "model": "rule-judge"},
         }
     )

@@ -62,7 +62,8 @@ def tile_matmul(
 
     def step(_: None, tile: tuple[Array, Array]) -> tuple[None, Array]:
         x, e = tile
-        y = jnp.matmul(x, weight_EDF[e].astype(x.dtype), precision=EXACT, preferred_element_type=jnp.float32)
+        weight = jax.lax.dynamic_index_in_dim(weight_EDF, e, keepdims=False).astype(x.dtype)
+        y = jnp.matmul(x, weight, precision=EXACT, preferred_element_type=jnp.float32)
         return None, y.astype(x.dtype)
 
     return jax.lax.scan(step, None, (x_ntD, experts_n))[1]

@@ -57,10 +57,11 @@ def test_tiles_equal_a_loop_over_tokens(route, gated):
 
     def value_and_gradient(f):
         def loss(matrices, x, weights):
-            return (f(matrices, x, ids, weights) * direction).sum()
+            return (f(matrices, x, jnp.asarray(ids), weights) * direction).sum()
 
-        return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(experts(np.random.default_rng(1), gated=gated), x, weights)
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(matrices, x, weights)
 
+    matrices = jax.tree.map(jnp.asarray, experts(np.random.default_rng(1), gated=gated))
     (got, got_gradient), (want, want_gradient) = value_and_gradient(chosen_experts), value_and_gradient(dense_loop)
     np.testing.assert_allclose(got, want, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), got_gradient, want_gradient)

@@ -1,5 +1,6 @@
 """Parameter counts, initial values, and where the mesh puts weights."""
 
+import functools
 from dataclasses import replace
 
 import flax.nnx as nnx
@@ -62,6 +63,7 @@ def test_bfloat16_is_near_float32(hybrid, weights):
     params = weights(hybrid, 0)
     ids = np.random.default_rng(0).integers(0, hybrid.vocab_size, (2, 24)).astype(np.int32)
 
+    @functools.partial(jax.jit, static_argnums=0)
     def log_probs(config):
         hidden, _ = apply.hidden(config, params, ids)
         logits = apply.logits(config, params, hidden)

@@ -8,11 +8,11 @@ from cascade_jax.data.tasks.words import assistant
 
 
 def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
-    """Two digits and 1 to 3 more (0) or less (1), within the ten; 2: two digits and one; 3: two and two."""
+    """Three digits and 1 to 3 more (0) or less (1), within the ten; 2: two digits and one; 3: two and two."""
     if difficulty >= 2:
         a, b = (int(i) for i in rng.integers((10, 0), ((100, 10), (60, 40))[difficulty - 2]))
         return {"a": a, "b": b + 10 * (difficulty == 3), "sign": "+"}
-    tens, b = int(rng.integers(1, 10)), int(rng.integers(1, 4))
+    tens, b = int(rng.integers(10, 100)), int(rng.integers(1, 4))
     ones = int(rng.integers(b, 10)) if difficulty else int(rng.integers(10 - b))
     return {"a": 10 * tens + ones, "b": b, "sign": "-" if difficulty else "+"}
 
