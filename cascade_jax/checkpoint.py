@@ -24,7 +24,9 @@ def save_state(directory: Path, state: TrainState, position: dict[str, Any], *, 
     step = int(state.step)
     target = directory / str(step)
     if not target.exists():
-        ocp.save_checkpointables(target.absolute(), {"state": _as_dict(state), "position": position})
+        ocp.save_checkpointables(
+            target.absolute(), {"state": _as_dict(state), "position": {"json": json.dumps(position)}}
+        )
     for old in _steps(directory)[:-keep]:
         shutil.rmtree(directory / str(old))
 
@@ -42,7 +44,7 @@ def restore_state(directory: Path, step: int, like: TrainState) -> tuple[TrainSt
     """The state and data position of `directory/step`; `like` gives shapes, dtypes and shardings."""
     abstract = jax.tree.map(_abstract, _as_dict(like))
     loaded = _load((directory / str(step)).absolute(), {"state": abstract, "position": None})
-    return TrainState(**loaded["state"]), loaded["position"]
+    return TrainState(**loaded["state"]), json.loads(loaded["position"]["json"])
 
 
 def save_model(path: Path, config: ModelConfig, params: Params, *, tokenizer: Path | None) -> None:

@@ -26,10 +26,10 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Samples on this process's devices, with one compiled program per (prompts at a time, bucket, sampling settings).
+    """Samples on this process's devices, with a bounded number of compiled programs.
 
-    A call sorts its prompts by length and cuts them into batches of equal size, a power of two; each batch is padded
-    to the smallest bucket that holds its longest prompt.
+    A call sorts its prompts by length and cuts them into batches of one size: the next power of two, or as many as
+    `batch` allows. Each batch is padded to the smallest bucket that holds its longest prompt.
     """
 
     def __init__(
