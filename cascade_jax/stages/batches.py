@@ -13,6 +13,9 @@ from cascade_jax.model import apply
 from cascade_jax.types import Batch, Group, Params, Sample, Sequence, Weighted
 
 
+SMALLEST = 8  # rows of a micro-batch: padding to it costs less than compiling for less
+
+
 def sequence(
     group: Group, sample: Sample, fields: Mapping[str, float | np.ndarray], *, trained: bool = True
 ) -> Sequence:
@@ -35,8 +38,9 @@ def pack_rows(sequences: list[Sequence], length: int, *, micro_batches: int) -> 
 
 
 def row_bucket(rows: int, micro_batches: int) -> int:
-    """The smallest power of two times micro_batches that holds `rows`."""
-    return micro_batches << max(0, -(-rows // micro_batches) - 1).bit_length()
+    """The smallest power of two, from SMALLEST on, times micro_batches that holds `rows`."""
+    each = max(SMALLEST, -(-rows // micro_batches))
+    return micro_batches << (each - 1).bit_length()
 
 
 def forward(

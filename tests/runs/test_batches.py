@@ -28,8 +28,8 @@ def test_fields_meet_their_targets():
     one = group([1, 2], [3, 4, 5], [6])
     sequences = [sequence(one, sample, {"advantages": 7.0}) for sample in one.samples]
     batch = pack_rows(sequences, 8, micro_batches=1)
-    assert batch.ids_BT.tolist() == [[1, 2, 3, 4, 5, 1, 2, 6]]
-    assert batch.mask_BT.tolist() == [[False, True, True, True, False, False, True, False]]
+    assert batch.ids_BT.tolist() == [[1, 2, 3, 4, 5, 1, 2, 6], *[[0] * 8] * 7]
+    assert batch.mask_BT[0].tolist() == [False, True, True, True, False, False, True, False]
     live = batch.mask_BT
     assert batch.targets_BT[live].tolist() == [3, 4, 5, 6]
     assert batch.fields["sampler_logprobs"][live].tolist() == [-3, -4, -5, -6]
@@ -43,7 +43,7 @@ def test_a_sample_that_takes_no_part_has_an_empty_mask():
 
 
 @pytest.mark.parametrize(
-    ("rows", "micro", "size"), [(1, 1, 1), (3, 1, 4), (16, 1, 16), (17, 1, 32), (5, 4, 8), (0, 2, 2)]
+    ("rows", "micro", "size"), [(0, 1, 8), (3, 1, 8), (9, 1, 16), (16, 1, 16), (17, 1, 32), (33, 4, 64)]
 )
 def test_few_shapes(rows, micro, size):
     assert row_bucket(rows, micro) == size
