@@ -12,7 +12,6 @@ from cascade_jax.logprob import token_logprobs
 from cascade_jax.model import apply
 from cascade_jax.types import Batch, Group, Params, Sample, Sequence, Weighted
 
-
 SMALLEST = 8  # rows of a micro-batch: padding to it costs less than compiling for less
 
 
