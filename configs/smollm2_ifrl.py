@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
         "steps": 3,
         "domains": {"ifbench": 1.0},
         "length": PROMPT + ANSWER,
-        "micro_batches": 1,
+        "micro_batches": 4,
         "checkpoint_every": 3,
         "optimizer": {"learning_rate": 3e-6, "warmup_steps": 0, "weight_decay": 0.0, "clip_norm": 1.0},
         "sampling": sampling(1.0),

@@ -40,7 +40,7 @@ def main() -> int:
     left_over = parse(sys.argv)
     if left_over:
         raise flags.IllegalFlagValueError(f"{left_over[0]!r} is no argument; write settings as --config.NAME=VALUE.")
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)
     config = cascade_config(CONFIG)
     workdir = WORKDIR.value or f"runs/{config.name}"
     with Progress() as progress:

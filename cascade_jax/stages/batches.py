@@ -12,7 +12,7 @@ from cascade_jax.logprob import token_logprobs
 from cascade_jax.model import apply
 from cascade_jax.types import Batch, Group, Params, Sample, Sequence, Weighted
 
-SMALLEST = 8  # rows of a micro-batch: padding to it costs less than compiling for less
+SMALLEST = 8  # rows: padding to it costs less than compiling for less
 
 
 def sequence(
@@ -31,15 +31,15 @@ def sequence(
 
 
 def pack_rows(sequences: list[Sequence], length: int, *, micro_batches: int) -> Batch:
-    """Packed rows, their number rounded up to a power of two per micro-batch: few shapes, so few compiled programs."""
+    """Packed rows, their number rounded up to a power of two: few shapes, so few compiled programs."""
     batch = pack(sequences, length)
     return pack(sequences, length, rows=row_bucket(batch.ids_BT.shape[0], micro_batches))
 
 
 def row_bucket(rows: int, micro_batches: int) -> int:
-    """The smallest power of two, from SMALLEST on, times micro_batches that holds `rows`."""
-    each = max(SMALLEST, -(-rows // micro_batches))
-    return micro_batches << (each - 1).bit_length()
+    """The smallest power of two, from SMALLEST on, that holds `rows`, rounded up to a multiple of micro_batches."""
+    size = 1 << (max(SMALLEST, rows) - 1).bit_length()
+    return -(-size // micro_batches) * micro_batches
 
 
 def forward(
