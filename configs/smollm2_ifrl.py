@@ -11,6 +11,8 @@ in most groups all samples fail and carry no signal. Three steps show that the p
 
 from ml_collections import ConfigDict
 
+from cascade_jax.config import CascadeConfig, complete
+
 PROMPT, ANSWER = 192, 128  # tokens; 282 of the 294 prompts are no longer, the others are left out
 
 
@@ -31,18 +33,17 @@ def get_config() -> ConfigDict:
         "sampling": sampling(1.0),
         "rl": {"prompts": 4, "samples": 4, "kl_coef": 0.0, "band": (0.5, 2.0), "dynamic_filter": False},
     }
-    return ConfigDict(
-        {
-            "name": "smollm2_ifrl",
-            "checkpoint": "checkpoints/smollm2-135m",
-            "template": "auto",
-            "seed": 0,
-            "buckets": (PROMPT,),
-            "order": ("if_rl",),
-            "domains": {
-                "ifbench": {"train": source, "validation": source, "thinking": False, "settings": {"loose": False}}
-            },
-            "stages": {"if_rl": if_rl},
-            "evaluation": {"prompts": 8, "samples": 1, "batch": 8, "sampling": sampling(0.0), "transcripts": 4},
-        }
-    )
+    values = {
+        "name": "smollm2_ifrl",
+        "checkpoint": "checkpoints/smollm2-135m",
+        "template": "auto",
+        "seed": 0,
+        "buckets": (PROMPT,),
+        "order": ("if_rl",),
+        "domains": {
+            "ifbench": {"train": source, "validation": source, "thinking": False, "settings": {"loose": False}}
+        },
+        "stages": {"if_rl": if_rl},
+        "evaluation": {"prompts": 8, "samples": 1, "batch": 8, "sampling": sampling(0.0), "transcripts": 4},
+    }
+    return ConfigDict(complete(CascadeConfig, values))

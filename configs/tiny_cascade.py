@@ -10,6 +10,8 @@ wins back more than nine tenths of the drops; 95 % for `chat` after rlhf, and ev
 
 from ml_collections import ConfigDict
 
+from cascade_jax.config import CascadeConfig, complete
+
 DOMAINS = {
     "instruction": "instruction_following",
     "choice": "mcqa",
@@ -93,19 +95,18 @@ def get_config() -> ConfigDict:
         },
         "rlhf": {**rl({"chat": 1.0}, 14, kl_coef=0.03), "optimizer": rl_optimizer(5e-4)},
     }
-    return ConfigDict(
-        {
-            "name": "tiny_cascade",
-            "model": "tiny",
-            "checkpoint": "",
-            "tokenizer": "",
-            "template": "nemotron3",
-            "seed": 0,
-            "buckets": (PROMPT,),
-            "order": tuple(stages),
-            "domains": {name: domain(task) for name, task in DOMAINS.items()},
-            "stages": stages,
-            "evaluation": {"prompts": 384, "samples": 1, "batch": 128, "sampling": sampling(), "transcripts": 3},
-            "judge": {"url": "", "model": "rule-judge"},
-        }
-    )
+    values = {
+        "name": "tiny_cascade",
+        "model": "tiny",
+        "checkpoint": "",
+        "tokenizer": "",
+        "template": "nemotron3",
+        "seed": 0,
+        "buckets": (PROMPT,),
+        "order": tuple(stages),
+        "domains": {name: domain(task) for name, task in DOMAINS.items()},
+        "stages": stages,
+        "evaluation": {"prompts": 384, "samples": 1, "batch": 128, "sampling": sampling(), "transcripts": 3},
+        "judge": {"url": "", "model": "rule-judge"},
+    }
+    return ConfigDict(complete(CascadeConfig, values))

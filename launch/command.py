@@ -36,7 +36,7 @@ def parse(argv: list[str]) -> list[str]:
         raise
     except (AttributeError, KeyError, TypeError, ValueError, SyntaxError, ImportError) as error:
         # ml_collections loads the file and sets the overrides while flags are parsed.
-        raise ConfigError(f"the command line or the config file is at fault: {error}.") from error
+        raise ConfigError(f"the command line or the config file is at fault: {error.args[0]}.") from error
 
 
 def cascade_config(holder: flags.FlagHolder) -> CascadeConfig:

@@ -1,6 +1,6 @@
 """Every setting of a run, as frozen dataclasses that check themselves."""
 
-from cascade_jax.config.build import ConfigError, build, to_dict
+from cascade_jax.config.build import ConfigError, build, complete, to_dict
 from cascade_jax.config.model import ModelConfig
 from cascade_jax.config.run import CascadeConfig, DomainConfig, EvalConfig, JudgeConfig, SourceConfig
 from cascade_jax.config.stage import (
@@ -27,5 +27,6 @@ __all__ = [
     "SourceConfig",
     "StageConfig",
     "build",
+    "complete",
     "to_dict",
 ]

@@ -37,6 +37,11 @@ def build(cls: type, values: Mapping[str, Any], where: str = "config") -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def complete(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with every default written out, so that each setting can be overridden by its name."""
+    return dataclasses.asdict(build(cls, values))
+
+
 def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
