@@ -1,5 +1,6 @@
 """What every command shares: a config from the command line, and one sentence with exit code 2 for a user's mistake."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -30,6 +31,12 @@ def define_config() -> flags.FlagHolder:
 
 def parse(argv: list[str]) -> list[str]:
     """Fill absl's flags; what is left over are the positional arguments. flags.Error says what is wrong with them."""
+    for argument in argv:
+        path = argument.partition("=")[2].partition(":")[0]
+        if argument.startswith("--config=") and not os.path.isfile(path):
+            raise FileNotFoundError(
+                f"there is no config file {path!r}; give one with get_config(), e.g. from configs/."
+            )
     try:
         return flags.FLAGS(argv)[1:]
     except flags.Error:
