@@ -224,6 +224,6 @@ def test_the_command_serves_until_it_is_interrupted(capsys):
     port = url.split(":")[2].split("/")[0]
     assert serve.main(["--judge", "--port", port]) == 2 and "choose another" in capsys.readouterr().err
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     watchdog.cancel()
     assert process.returncode == 0 and "Stopped" in out and err == ""
