@@ -17,6 +17,7 @@ CORE = [
 ]
 DATA = [
     "grain>=0.2.18",
+    "httpx",  # renderers imports it and does not ask for it
     "jinja2",
     "pyarrow",
     "renderers>=0.1.12",

@@ -36,7 +36,7 @@ KINDS = {
     "rotary": ModelConfig(pattern="*", rope_theta=100.0, qk_norm=True, attention_bias=True, **SIZES),
     "experts": ModelConfig(pattern="E", **SIZES),
     "mlp": ModelConfig(pattern="-", activation="swiglu", **SIZES),
-    "hybrid": ModelConfig(pattern="ME*-M*", **SIZES),
+    "hybrid": ModelConfig(pattern="ME*-", **SIZES),
 }
 
 

@@ -43,27 +43,27 @@ def test_prefill_in_pieces_and_decode_equal_the_full_forward(config, weights):
 def test_pads_write_nothing(hybrid, weights):
     params = weights(hybrid, 1)
     rng = np.random.default_rng(1)
-    ids = rng.integers(0, hybrid.vocab_size, (2, PIECE)).astype(np.int32)
-    _, filled = PREFILL(hybrid, params, ids, np.asarray([7, 10]), apply.empty_cache(hybrid, 2, 12))
-    other = ids.copy()
-    other[0, 7:] = 0
-    _, again = PREFILL(hybrid, params, other, np.asarray([7, 10]), apply.empty_cache(hybrid, 2, 12))
+    ids = rng.integers(0, hybrid.vocab_size, (4, PIECE)).astype(np.int32)
+    lengths, none = np.asarray([7, 10, 0, 1], np.int32), np.zeros(4, np.int32)
+    _, filled = PREFILL(hybrid, params, ids, lengths, apply.empty_cache(hybrid, 4, T))
+    other = np.where(np.arange(PIECE) < lengths[:, None], ids, 0)
+    _, again = PREFILL(hybrid, params, other, lengths, apply.empty_cache(hybrid, 4, T))
     jax.tree.map(np.testing.assert_array_equal, filled, again)
-    _, same = PREFILL(hybrid, params, ids, np.asarray([0, 0]), filled)
+    _, same = PREFILL(hybrid, params, ids, none, filled)
     jax.tree.map(np.testing.assert_array_equal, filled, same)
-    _, same = PREFILL(hybrid, params, ids[:, :1], np.asarray([0, 0]), filled)  # the one-token form
+    _, same = PREFILL(hybrid, params, ids[:, :1], none, filled)  # the one-token form
     jax.tree.map(np.testing.assert_array_equal, filled, same)
 
 
 def test_a_group_shares_the_prefill_of_its_prompt(hybrid, weights):
     params = weights(hybrid, 2)
     rng = np.random.default_rng(2)
-    prompts = rng.integers(0, hybrid.vocab_size, (2, 6)).astype(np.int32)
-    lengths = np.asarray([6, 4])
-    _, shared = PREFILL(hybrid, params, prompts, lengths, apply.empty_cache(hybrid, 2, 8))
-    _, alone = PREFILL(hybrid, params, prompts.repeat(3, axis=0), lengths.repeat(3), apply.empty_cache(hybrid, 6, 8))
-    token = rng.integers(0, hybrid.vocab_size, 6).astype(np.int32)
-    a, _ = DECODE(hybrid, params, token, cache.repeat(shared, 3))
+    prompts = rng.integers(0, hybrid.vocab_size, (2, PIECE)).astype(np.int32)
+    lengths = np.asarray([6, 4], np.int32)
+    _, shared = PREFILL(hybrid, params, prompts, lengths, apply.empty_cache(hybrid, 2, T))
+    _, alone = PREFILL(hybrid, params, prompts.repeat(2, axis=0), lengths.repeat(2), apply.empty_cache(hybrid, 4, T))
+    token = rng.integers(0, hybrid.vocab_size, 4).astype(np.int32)
+    a, _ = DECODE(hybrid, params, token, cache.repeat(shared, 2))
     b, _ = DECODE(hybrid, params, token, alone)
     np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -81,12 +81,13 @@ def test_cache_dtypes(hybrid):
 
 
 def test_time_step_limit_clamps_prefill_and_decode_alike(hybrid, weights):
-    config = replace(hybrid, time_step_limit=(0.2, 0.25))
+    free = replace(hybrid, pattern="M")
+    config = replace(free, time_step_limit=(0.2, 0.25))
     params = weights(config, 3)
-    ids = np.random.default_rng(3).integers(0, config.vocab_size, (2, 9)).astype(np.int32)
+    ids = np.random.default_rng(3).integers(0, config.vocab_size, (4, T)).astype(np.int32)
     full = np.asarray(FULL(config, params, ids))
-    assert np.abs(full - FULL(hybrid, params, ids)).max() > 1e-2
-    filled = apply.empty_cache(config, 2, 9)
+    assert np.abs(full - FULL(free, params, ids)).max() > 1e-2
+    filled = apply.empty_cache(config, 4, T)
     for t in range(9):
         logits, filled = DECODE(config, params, ids[:, t], filled)
         np.testing.assert_allclose(logits, full[:, t], atol=1e-5)
