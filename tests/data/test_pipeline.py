@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from itertools import islice
 
@@ -150,18 +149,6 @@ print(json.dumps([next(streams.packed(5)).ids_BT.tolist()]))
     first, second = map(json.loads, done.stdout.splitlines())
     assert first == [names(b) for b in islice(stream(5), 40)]
     assert second == [next(packed(5)).ids_BT.tolist()]
-
-
-def test_a_batch_of_prompts_costs_less_than_two_milliseconds():
-    iterator = stream(batch=32)
-    next(iterator)
-    costs = []
-    for _ in range(20):
-        start = time.process_time()
-        for _ in range(10):
-            next(iterator)
-        costs.append((time.process_time() - start) / 10)
-    assert min(costs) < 2e-3
 
 
 def test_refusals():
