@@ -5,6 +5,7 @@ from cascade_jax.config.model import ModelConfig
 from cascade_jax.config.run import CascadeConfig, DomainConfig, EvalConfig, JudgeConfig, SourceConfig
 from cascade_jax.config.stage import (
     DistillConfig,
+    LoRAConfig,
     OptimizerConfig,
     RLConfig,
     SamplingConfig,
@@ -19,6 +20,7 @@ __all__ = [
     "DomainConfig",
     "EvalConfig",
     "JudgeConfig",
+    "LoRAConfig",
     "ModelConfig",
     "OptimizerConfig",
     "RLConfig",

@@ -85,6 +85,20 @@ class SFTConfig:
 
 
 @dataclass(frozen=True)
+class LoRAConfig:
+    """Low-rank adapters (arXiv 2106.09685): scale * a @ b beside frozen weights, scale = alpha / rank. rank 0: none."""
+
+    rank: int = 0
+    alpha: float = 32.0
+    targets: tuple[Literal["attention", "mamba", "mlp", "experts"], ...] = ("attention", "mamba", "mlp")
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 0, f"lora.rank={self.rank} must not be negative (0: no adapters).")
+        require(self.alpha > 0, f"lora.alpha={self.alpha} must be positive.")
+        require(len(self.targets) > 0, "lora.targets is empty; name some of attention, mamba, mlp and experts.")
+
+
+@dataclass(frozen=True)
 class StageConfig:
     """One node of the graph. `parent` empty: the stage before it in `order`; `init`: the initial weights."""
 
@@ -96,6 +110,8 @@ class StageConfig:
     side_branch: bool = False  # a teacher off the main line: the next stage does not start from it
     micro_batches: int = 1
     checkpoint_every: int = 10
+    export_hf: bool = False  # write the final weights as a Hugging Face folder as well
+    lora: LoRAConfig = LoRAConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     sampling: SamplingConfig = SamplingConfig()
     sft: SFTConfig = SFTConfig()
