@@ -1,0 +1,31 @@
+"""A folder that is replaced whole: written beside its place, renamed when it is complete."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """An empty folder to fill; on leaving it takes the place of `path`, after an error it is removed.
+
+    Until the renaming an older folder at `path` stays whole. What a killed process left beside it is removed, or put
+    back where it was killed between the two renames, by the next call.
+    """
+    path = path.absolute()
+    fresh, old = (path.with_name(f".{path.name}.{word}") for word in ("incomplete", "old"))
+    if old.exists() and not path.exists():
+        old.rename(path)
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        yield fresh
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    if path.exists():
+        path.rename(old)
+    fresh.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
