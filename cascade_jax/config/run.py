@@ -61,14 +61,15 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class CascadeConfig:
-    """A whole run. Set one of `model`, a preset to start from random weights, and `checkpoint`, a converted one."""
+    """A whole run. Set one of `model`, a preset to start from random weights, and `checkpoint`, a folder of weights."""
 
     name: str
     order: tuple[str, ...]
     domains: Mapping[str, DomainConfig]
     stages: Mapping[str, StageConfig]
     model: str = ""
-    checkpoint: str = ""
+    checkpoint: str = ""  # a Hugging Face folder, or one of ours
+    repair_embeddings: bool = False  # base checkpoints ship all-zero rows for tokens that they never saw
     tokenizer: str = ""  # a file; empty: the checkpoint's, or one trained on the generated corpus
     template: Literal["nemotron3", "auto"] = "nemotron3"
     seed: int = 0

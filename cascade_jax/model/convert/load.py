@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
+from jaxtyping import Array, Float
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.leaves import by_path
@@ -18,7 +19,7 @@ from cascade_jax.mesh import shardings
 from cascade_jax.model import apply
 from cascade_jax.model.convert.error import CheckpointError
 from cascade_jax.model.convert.files import DTYPES, Stored, read_folder
-from cascade_jax.model.convert.names import Tensor, canonical, family, from_file, tensors
+from cascade_jax.model.convert.names import HEAD, Tensor, canonical, family, from_file, tensors
 from cascade_jax.model.convert.settings import config_from_hf
 from cascade_jax.types import Params
 
@@ -33,25 +34,32 @@ def load_hf(
     """The network and weights of a Hugging Face folder (nemotron_h, qwen3, qwen3_moe, llama; safetensors).
 
     Each weight is read straight into its shards on `mesh` (None: the default device); the host never holds more than
-    one weight's block beside them. dtype None keeps the stored dtypes. Matrix products run in `dtype` where it is
-    given, else in the stored one, but in float32 on a CPU. `repair_embeddings` gives all-zero embedding rows the mean
-    of the others: base checkpoints ship them for tokens that they never saw, and RMS norms blow up their gradients.
+    one weight's block beside them. dtype None keeps the stored dtypes; the network multiplies in it too, but in float32
+    on a CPU. `repair_embeddings` gives all-zero embedding rows the mean of the others: base checkpoints ship them for
+    tokens that they never saw, and RMS norms blow up their gradients.
     FileNotFoundError, or one CheckpointError that lists every file and tensor that is missing, left over or broken.
     """
     folder = Path(path)
     try:
         config = config_from_hf(read_settings(folder))
-        stored = match(tensors(config), find(folder, config), tied=config.tied_embeddings)
+        found = find(folder, config)
+        if config.tied_embeddings and not _same(found.get(HEAD), found.get(tensors(config)[0].name)):
+            config = dataclasses.replace(config, tied_embeddings=False)  # as transformers does: the file decides
+        stored = match(tensors(config), found, tied=config.tied_embeddings)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
-    products = np.dtype(dtype).name if dtype is not None else config.dtype
-    if dtype is None and jax.default_backend() == "cpu":
-        products = "float32"
-    config = dataclasses.replace(config, dtype="bfloat16" if products == "bfloat16" else "float32")
+    if dtype is not None:
+        config = dataclasses.replace(config, dtype="bfloat16" if jnp.dtype(dtype) == jnp.bfloat16 else "float32")
+    config = runnable(config)
     params = _read(config, stored, mesh, dtype, folder)
     if repair_embeddings:
-        params["embedding"] = _repaired(params["embedding"])
+        params["embedding"] = repaired(params["embedding"])
     return config, params
+
+
+def runnable(config: ModelConfig) -> ModelConfig:
+    """The network as this machine should run it: a CPU has no fast bfloat16 and takes float32 products."""
+    return dataclasses.replace(config, dtype="float32") if jax.default_backend() == "cpu" else config
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -88,7 +96,7 @@ def match(wanted: list[Tensor], found: Mapping[str, Stored], *, tied: bool) -> d
     names = {tensor.name for tensor in wanted}
     faults = [f"{tensor.name} is missing" for tensor in wanted if tensor.name not in found]
     for name, stored in found.items():
-        if name not in names and not name.startswith(DROPPED) and not (tied and name == "lm_head.weight"):
+        if name not in names and not name.startswith(DROPPED) and not (tied and name == HEAD):
             faults.append(f"{stored} is left over")
     for tensor in wanted:
         stored = found.get(tensor.name)
@@ -98,8 +106,6 @@ def match(wanted: list[Tensor], found: Mapping[str, Stored], *, tied: bool) -> d
             faults.append(f"{stored} has shape {stored.shape} instead of {tensor.shape}")
         elif stored.dtype not in DTYPES:
             faults.append(f"{stored} has dtype {stored.dtype} instead of {', '.join(DTYPES)} (quantised?)")
-    if tied and "lm_head.weight" in found and not _same(found["lm_head.weight"], found.get(wanted[0].name)):
-        faults.append(f"{found['lm_head.weight']} differs from the embedding that config.json ties it to")
     if faults:
         raise CheckpointError(f"the tensors do not fit config.json: {', '.join(faults)}.")
     blocks: dict[str, list[Stored]] = {}
@@ -129,8 +135,12 @@ def _single_experts(name: str, stored: Stored, experts: int) -> list[tuple[str, 
     return found
 
 
-def _same(a: Stored, b: Stored | None) -> bool:
-    return b is not None and a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a.read(), b.read())
+def _same(head: Stored | None, embedding: Stored | None) -> bool:
+    """False where both are there and differ."""
+    if head is None or embedding is None:
+        return True
+    alike = head.shape == embedding.shape and head.dtype == embedding.dtype
+    return alike and np.array_equal(head.read(), embedding.read())
 
 
 def _read(
@@ -175,7 +185,8 @@ def _block(
 
 
 @jax.jit
-def _repaired(embedding: jax.Array) -> jax.Array:
+def repaired(embedding: Float[Array, "V D"]) -> Float[Array, "V D"]:
+    """The embedding with the mean of the other rows in place of those that are zero."""
     rows = embedding.astype(jnp.float32)
     zero = jnp.linalg.norm(rows, axis=1, keepdims=True) < ZERO_NORM
     mean = jnp.where(zero, 0.0, rows).sum(0) / jnp.maximum((~zero).sum(), 1)

@@ -15,6 +15,7 @@ from cascade_jax.leaves import by_path
 from cascade_jax.model import apply
 from cascade_jax.model.convert.error import CheckpointError
 
+HEAD = "lm_head.weight"
 _MIXER = "backbone.layers.{i}.mixer"
 _ATTENTION = {
     "mixer/q_proj": "q_proj.weight",
@@ -36,7 +37,7 @@ def _under(prefix: str, names: Mapping[str, str], *, ours: str = "") -> dict[str
 
 
 _NEMOTRON_H = {
-    "": {"embedding": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight", "head": "lm_head.weight"},
+    "": {"embedding": "backbone.embeddings.weight", "final_norm": "backbone.norm_f.weight", "head": HEAD},
     "M": {
         "norm": "backbone.layers.{i}.norm.weight",
         **dict.fromkeys((f"mixer/{part}_proj" for part in ("z", "x", "B", "C", "dt")), f"{_MIXER}.in_proj.weight"),
@@ -61,7 +62,7 @@ _NEMOTRON_H = {
     "-": {"norm": "backbone.layers.{i}.norm.weight", **_under(_MIXER, _MLP, ours="mixer/")},
 }
 _TRANSFORMER = {  # Llama, Qwen3 and Qwen3-MoE: a block is two layers of ours
-    "": {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"},
+    "": {"embedding": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": HEAD},
     "*": {
         "norm": "model.layers.{i}.input_layernorm.weight",
         **_under("model.layers.{i}.self_attn", _ATTENTION),
@@ -149,7 +150,13 @@ def tensors(config: ModelConfig) -> list[Tensor]:
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """name -> shape of the tensors that a Hugging Face checkpoint of this network holds."""
-    return {tensor.name: tensor.shape for tensor in tensors(config)}
+    shapes = {tensor.name: tensor.shape for tensor in tensors(config)}
+    return {**shapes, HEAD: (config.vocab_size, config.width)} if ships_tied_head(config) else shapes
+
+
+def ships_tied_head(config: ModelConfig) -> bool:
+    """Whether a head that is tied stands in the file all the same: transformers never ties that of nemotron_h."""
+    return config.tied_embeddings and family(config) == "nemotron_h"
 
 
 def canonical(name: str, kind: str) -> str:

@@ -17,7 +17,7 @@ from cascade_jax.leaves import by_path
 from cascade_jax.model.convert.error import CheckpointError
 from cascade_jax.model.convert.files import CODES, DTYPES, INDEX, Stored, write_file
 from cascade_jax.model.convert.load import DROPPED, find, read_settings
-from cascade_jax.model.convert.names import Tensor, tensors, to_file
+from cascade_jax.model.convert.names import HEAD, Tensor, ships_tied_head, tensors, to_file
 from cascade_jax.model.convert.settings import config_to_hf
 from cascade_jax.types import Params
 
@@ -44,13 +44,15 @@ def save_hf(
     params: Params,
     *,
     source: str | Path | None = None,
+    side_files: str | Path | None = None,
     keep_mtp: bool = False,
 ) -> None:
     """Write the folder `path`, beside it first and then in its place; an older checkpoint there is replaced.
 
     Without `source` every tensor has its weight's dtype. With it, the Hugging Face folder that the model came from,
     each tensor has the dtype that it has there, settings of config.json that the network does not know stay, and
-    tokenizer, chat template and generation settings come along; `keep_mtp` copies its `mtp.` tensors too.
+    tokenizer, chat template and generation settings come along; `keep_mtp` copies its `mtp.` tensors too. The folder
+    `side_files` gives the tokenizer and the like where they are not the source's.
     CheckpointError where no such model exists or the source is of another; FileExistsError where `path` is no
     checkpoint, or the source itself.
     """
@@ -63,9 +65,9 @@ def save_hf(
         _check_source(wanted, stored, Path(source))
     leaves = by_path(params)
     entries = {tensor.name: (_dtype(tensor, leaves, stored), tensor.shape) for tensor in wanted}
-    if config.tied_embeddings and "lm_head.weight" in stored:  # some checkpoints ship the tied matrix twice
-        entries["lm_head.weight"] = entries[wanted[0].name]
-        wanted = [*wanted, wanted[0]._replace(name="lm_head.weight")]
+    if ships_tied_head(config) or (config.tied_embeddings and HEAD in stored):
+        entries[HEAD] = entries[wanted[0].name]
+        wanted = [*wanted, wanted[0]._replace(name=HEAD)]
     copied = {name: there for name, there in stored.items() if keep_mtp and name.startswith(DROPPED)}
     entries |= {name: (there.dtype, there.shape) for name, there in copied.items()}
     dtypes = [dtype for dtype, shape in entries.values() for _ in range(math.prod(shape) > 1)]
@@ -73,8 +75,8 @@ def save_hf(
     if not copied and "num_nextn_predict_layers" in values:
         values["num_nextn_predict_layers"] = 0
     with replaced(target) as fresh:
-        if source is not None:
-            copy_side_files(Path(source), fresh)
+        if side_files or source:
+            copy_side_files(Path(side_files or source), fresh)
         _write(fresh, entries, functools.partial(_content, {t.name: t for t in wanted}, copied, leaves, entries))
         # Last, so that no folder looks whole before it is.
         (fresh / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

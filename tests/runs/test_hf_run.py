@@ -1,0 +1,86 @@
+"""A Hugging Face folder in, a Hugging Face folder out, by the commands that a user types."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import jax
+import numpy as np
+import pytest
+
+from cascade_jax.checkpoint import load_model
+from cascade_jax.model.convert import load_hf
+from cascade_jax.model.convert.files import read_folder
+
+torch = pytest.importorskip("torch", reason="torch and transformers are the reference here; they need Python 3.11")
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def source(launch: Callable, whole_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The micro cascade's SFT model as a folder in bfloat16, with side files that nobody here writes."""
+    folder = tmp_path_factory.mktemp("hf") / "source"
+    final = whole_run / "stages" / "sft" / "checkpoints" / "final"
+    made = launch("launch.convert", f"--checkpoint={final}", "--to_hf", "--dtype=bfloat16", f"--output={folder}")
+    output, _ = made.communicate(timeout=120)
+    assert made.returncode == 0, output
+    (folder / "generation_config.json").write_text('{"eos_token_id": [4]}')
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "bos_token_id": 1, "something_of_theirs": [1, 2]}))
+    return folder
+
+
+def test_a_folder_is_trained_and_exported(launch: Callable, source: Path, tmp_path: Path) -> None:
+    run = launch(
+        "launch.run",
+        "--config=tests/runs/from_folder.py",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.checkpoint={source}",
+    )
+    output, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, output
+    exported = tmp_path / "run" / "stages" / "sft" / "hf"
+
+    values = json.loads((exported / "config.json").read_text())
+    assert values == json.loads((source / "config.json").read_text())
+    for name in ("tokenizer.model", "generation_config.json"):
+        assert (exported / name).read_bytes() == (source / name).read_bytes()
+
+    before, after = read_folder(source), read_folder(exported)
+    assert {name: (t.dtype, t.shape) for name, t in after.items()} == {
+        name: (t.dtype, t.shape) for name, t in before.items()
+    }
+    matrix = "backbone.layers.0.mixer.in_proj.weight"
+    assert (after[matrix].read() != before[matrix].read()).any()
+    # Trained in float32, rounded once at the end.
+    trained = load_model(exported.parent / "checkpoints" / "final")[1]
+    rounded = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), trained)
+    jax.tree.map(np.testing.assert_array_equal, load_hf(exported)[1], rounded)
+
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(exported, output_loading_info=True)
+    assert not any(info.values()), info
+
+    spoken = launch("launch.sample", str(exported), "--prompt=What is 1+1?", "--max_tokens=3", "--temperature=0")
+    output, _ = spoken.communicate(timeout=120)
+    assert spoken.returncode == 0, output
+
+
+def test_a_broken_folder_ends_the_run_before_it_begins(launch: Callable, source: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(source, broken)
+    weights = (broken / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(weights[:-100])
+    run = launch(
+        "launch.run",
+        "--config=tests/runs/from_folder.py",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.checkpoint={broken}",
+    )
+    output, _ = run.communicate(timeout=120)
+    assert run.returncode == 2
+    assert "model.safetensors" in output and "is cut off" in output
+    assert len(output.strip().splitlines()) == 1
