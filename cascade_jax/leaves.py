@@ -6,9 +6,9 @@ from typing import Any
 import jax
 
 
-def by_path(tree: Any) -> dict[str, Any]:
-    """path -> leaf, in the tree's own order."""
-    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+def by_path(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+    """path -> leaf, in the tree's own order; also what `is_leaf` takes for one."""
+    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)}
 
 
 def map_by_path(rule: Callable[[str, Any], Any], tree: Any) -> Any:

@@ -35,6 +35,7 @@ class ModelConfig:
     experts_per_token: int = 1
     expert_width: int = 0
     shared_expert_width: int = 0  # 0: none
+    latent_width: int = 0  # routed experts work on a projection to this width (LatentMoE); 0: on the whole width
     router: Literal["sigmoid", "softmax"] = "sigmoid"
     router_groups: int = 1
     router_top_groups: int = 1

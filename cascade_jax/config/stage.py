@@ -9,8 +9,12 @@ from cascade_jax.config.build import require
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with a warmed-up constant or cosine learning rate. Rates are per step, `warmup_steps` in steps."""
+    """A warmed-up constant or cosine learning rate, for AdamW, or for Muon on the matrices inside of layers.
 
+    Rates are per step, `warmup_steps` in steps. b1, b2 and eps are AdamW's.
+    """
+
+    name: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"
     min_learning_rate: float = 0.0  # where the cosine ends

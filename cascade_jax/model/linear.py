@@ -1,5 +1,8 @@
 """Weight declarations and the one matrix product that all layers use."""
 
+from dataclasses import dataclass, field
+from types import EllipsisType
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -18,8 +21,33 @@ def constant(value: float, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
     return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes)
 
 
-def matmul32(x: Float[Array, "... i"], weight: Float[Array, "i o"]) -> Float[Array, "... o"]:
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LowRank:
+    """base + scale * a @ b, never formed (LoRA, arXiv 2106.09685). It stands in params where the base would."""
+
+    base: Float[Array, "*experts i o"]
+    a: Float[Array, "*experts i r"]
+    b: Float[Array, "*experts r o"]
+    scale: float = field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.base.shape
+
+    def __getitem__(self, index: EllipsisType) -> "LowRank":
+        """All of it: modules read what a Param holds as `weight[...]`."""
+        return self
+
+
+Weight = Array | LowRank
+
+
+def matmul32(x: Float[Array, "... i"], weight: Float[Weight, "i o"]) -> Float[Array, "... o"]:
     """x @ weight with both in x's dtype; float32 accumulation and float32 out."""
+    if isinstance(weight, LowRank):
+        low = matmul32(project(x, weight.a), weight.b)
+        return matmul32(x, weight.base) + weight.scale * low
     # Two-dimensional on purpose: with more, XLA's CPU backend takes twice as long for the weight's gradient.
     rows = x.reshape(-1, x.shape[-1])
     product = jnp.matmul(
@@ -28,6 +56,6 @@ def matmul32(x: Float[Array, "... i"], weight: Float[Array, "i o"]) -> Float[Arr
     return product.reshape(*x.shape[:-1], -1)
 
 
-def project(x: Float[Array, "... i"], weight: Float[Array, "i o"]) -> Float[Array, "... o"]:
+def project(x: Float[Array, "... i"], weight: Float[Weight, "i o"]) -> Float[Array, "... o"]:
     """x @ weight in x's dtype with float32 accumulation."""
     return matmul32(x, weight).astype(x.dtype)

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
-from cascade_jax.model.linear import constant, matmul32, normal
+from cascade_jax.model.linear import LowRank, Weight, constant, matmul32, normal, project
 from cascade_jax.model.mlp import MLP, activate
 from cascade_jax.model.segments import segment_bounds
 from cascade_jax.types import Weighted
@@ -49,9 +49,9 @@ def choose(config: ModelConfig, logits_NE: Float[Array, "N E"], bias_E: Float[Ar
 class Experts(NamedTuple):
     """The routed experts' matrices; gate is None for relu^2."""
 
-    up_EDF: Float[Array, "E D F"]
-    down_EFD: Float[Array, "E F D"]
-    gate_EDF: Float[Array, "E D F"] | None
+    up_EDF: Float[Weight, "E D F"]
+    down_EFD: Float[Weight, "E F D"]
+    gate_EDF: Float[Weight, "E D F"] | None
 
 
 @jax.custom_vjp
@@ -90,6 +90,16 @@ def _tile_matmul_backward(saved: tuple[Array, Array, Array], dy: Array) -> tuple
 tile_matmul.defvjp(_tile_matmul_forward, _tile_matmul_backward)
 
 
+def tile_project(
+    x_ntD: Float[Array, "n t D"], weight_EDF: Float[Weight, "E D F"], experts_n: Int[Array, " n"]
+) -> Float[Array, "n t F"]:
+    """tile_matmul, with adapters where the weight has them."""
+    if not isinstance(weight_EDF, LowRank):
+        return tile_matmul(x_ntD, weight_EDF, experts_n)
+    low = tile_matmul(tile_matmul(x_ntD, weight_EDF.a, experts_n), weight_EDF.b, experts_n)
+    return tile_matmul(x_ntD, weight_EDF.base, experts_n) + weight_EDF.scale * low
+
+
 def chosen_experts(
     experts: Experts,
     x_ND: Float[Array, "N D"],
@@ -117,9 +127,9 @@ def chosen_experts(
     expert_of_tile = jnp.minimum(jnp.searchsorted(tile_ends, jnp.arange(tiles), side="right"), E - 1)
 
     x = x_ND.at[token_of_place].get(mode="fill", fill_value=0).reshape(tiles, tile, -1)
-    gate = None if experts.gate_EDF is None else tile_matmul(x, experts.gate_EDF, expert_of_tile)
-    hidden = activate(tile_matmul(x, experts.up_EDF, expert_of_tile), gate)
-    y = tile_matmul(hidden, experts.down_EFD, expert_of_tile).reshape(tiles * tile, -1)
+    gate = None if experts.gate_EDF is None else tile_project(x, experts.gate_EDF, expert_of_tile)
+    hidden = activate(tile_project(x, experts.up_EDF, expert_of_tile), gate)
+    y = tile_project(hidden, experts.down_EFD, expert_of_tile).reshape(tiles * tile, -1)
     y = y[place_of_row].reshape(-1, k, y.shape[-1]).astype(jnp.float32)
     return (y * weights_Nk[..., None]).sum(1)
 
@@ -147,25 +157,38 @@ def sequence_balance(
 
 
 class MoE(nnx.Module):
-    """router (D, E), router_bias (E) for sigmoid scores; experts' up (E, D, F), down (E, F, D), gate; shared MLP."""
+    """router (D, E), router_bias (E) for sigmoid scores; experts' up (E, D, F), down (E, F, D), gate; shared MLP.
+
+    LatentMoE (arXiv 2601.18089): their D is latent_width, between latent_in (width, D) and latent_out (D, width), while
+    router and shared MLP see the whole width.
+    """
 
     def __init__(self, config: ModelConfig, key: Array) -> None:
         self.config = config
-        E, D, F, std = config.experts, config.width, config.expert_width, config.initializer_range
-        router, up, down, gate, shared = jax.random.split(key, 5)
+        width, E, F, std = config.width, config.experts, config.expert_width, config.initializer_range
+        D = config.latent_width or width
+        router, up, down, gate, shared, latent_in, latent_out = jax.random.split(key, 7)
         axes = ("expert", "embed", "mlp")
-        self.router = normal(router, (D, E), ("embed", None), std=std)
+        self.router = normal(router, (width, E), ("embed", None), std=std)
         self.router_bias = constant(0.0, (E,), (None,)) if config.router == "sigmoid" else None
         self.up = normal(up, (E, D, F), axes, std=std)
         self.down = normal(down, (E, F, D), ("expert", "mlp", "embed"), std=std)
         self.gate = normal(gate, (E, D, F), axes, std=std) if config.activation == "swiglu" else None
-        width = config.shared_expert_width
-        self.shared = MLP(config, shared, width=width) if width else None
+        latent = config.latent_width > 0
+        self.latent_in = normal(latent_in, (width, D), ("embed", None), std=std) if latent else None
+        self.latent_out = normal(latent_out, (D, width), (None, "embed"), std=std) if latent else None
+        shared_width = config.shared_expert_width
+        self.shared = MLP(config, shared, width=shared_width) if shared_width else None
 
     def __call__(self, x: Float[Array, "B T D"]) -> tuple[Float[Array, "B T D"], Routing]:
         rows = x.reshape(-1, x.shape[-1])
         logits = matmul32(rows.astype(jnp.float32), self.router[...])
         routing = choose(self.config, logits, None if self.router_bias is None else self.router_bias[...])
         experts = Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])
-        out = chosen_experts(experts, rows, routing.ids_Nk, routing.weights_Nk).astype(x.dtype).reshape(x.shape)
+        if self.latent_in is not None:
+            rows = project(rows, self.latent_in[...])
+        out = chosen_experts(experts, rows, routing.ids_Nk, routing.weights_Nk).astype(x.dtype)
+        if self.latent_out is not None:
+            out = project(out, self.latent_out[...])
+        out = out.reshape(x.shape)
         return (out if self.shared is None else out + self.shared(x)), routing

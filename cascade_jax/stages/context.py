@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optax
 
 from cascade_jax.checkpoint import save_state
 from cascade_jax.config import ModelConfig, StageConfig
@@ -42,6 +43,8 @@ class Context:
     domains: Mapping[str, Domain]
     longest_prompt: int  # tokens; longer prompts are left out and counted
     seed: int
+    optimizer: optax.GradientTransformation
+    frozen: Callable[[str], bool] | None  # the weights, by path, that the stage must leave alone
     directory: Path
     position: dict[str, Any] | None
     emit: Callable[[Event], None]
@@ -73,7 +76,7 @@ class Context:
         self.emit(Event("step", self.name, {"step": step, "steps": self.stage.steps, "metrics": values}))
         stop = self.stop_asked()
         if stop or step % self.stage.checkpoint_every == 0 or step == self.stage.steps:
-            save_state(self.directory / "checkpoints", state, position)
+            save_state(self.directory / "checkpoints", state, position, frozen=self.frozen)
         if stop:
             raise Stopped
 

@@ -7,7 +7,6 @@ import numpy as np
 from cascade_jax.config import ModelConfig, StageConfig
 from cascade_jax.data.pipeline import prompts as prompt_stream
 from cascade_jax.loss import mopd_loss
-from cascade_jax.optimizer import make_optimizer
 from cascade_jax.seeding import derive
 from cascade_jax.stages.batches import forward, mean, pack_rows, sequence, with_expert_counts
 from cascade_jax.stages.context import Context, transcripts
@@ -19,8 +18,8 @@ from cascade_jax.update import make_update
 
 def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
     """The stage from `state` to its last step: no reward, only the teachers' opinion of what the student wrote."""
-    optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps)
-    update = make_update(stage.optimizer, partial(distillation_loss, context.model, stage), optimizer)
+    loss = partial(distillation_loss, context.model, stage)
+    update = make_update(stage.optimizer, loss, context.optimizer, frozen=context.frozen)
     stream = prompt_stream(
         {name: context.domains[name].rows["train"] for name in stage.domains},
         stage.domains,

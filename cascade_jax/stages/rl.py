@@ -11,7 +11,6 @@ from cascade_jax.advantage import group_advantages
 from cascade_jax.config import ModelConfig, StageConfig
 from cascade_jax.data.pipeline import prompts as prompt_stream
 from cascade_jax.loss import grpo_loss
-from cascade_jax.optimizer import make_optimizer
 from cascade_jax.seeding import derive
 from cascade_jax.stages.batches import forward, pack_rows, sequence, with_expert_counts
 from cascade_jax.stages.context import Context, transcripts
@@ -23,8 +22,8 @@ from cascade_jax.update import make_update
 
 def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
     """The stage from `state` to its last step; the stations stand in the order in which data travels."""
-    optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps)
-    update = make_update(stage.optimizer, partial(policy_loss, context.model, stage), optimizer)
+    loss = partial(policy_loss, context.model, stage)
+    update = make_update(stage.optimizer, loss, context.optimizer, frozen=context.frozen)
     stream = prompt_stream(
         {name: context.domains[name].rows["train"] for name in stage.domains},
         stage.domains,

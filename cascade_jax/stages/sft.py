@@ -9,7 +9,6 @@ from cascade_jax.config import ModelConfig, SamplingConfig, StageConfig
 from cascade_jax.data.pipeline import sft_batches
 from cascade_jax.data.rows import demonstration
 from cascade_jax.loss import sft_loss
-from cascade_jax.optimizer import make_optimizer
 from cascade_jax.seeding import derive
 from cascade_jax.stages.batches import forward, mean, with_expert_counts
 from cascade_jax.stages.context import Context, Event
@@ -19,8 +18,8 @@ from cascade_jax.update import make_update
 
 def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
     """The stage from `state` to its last step."""
-    optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps)
-    update = make_update(stage.optimizer, partial(supervised_loss, context.model, stage), optimizer)
+    loss = partial(supervised_loss, context.model, stage)
+    update = make_update(stage.optimizer, loss, context.optimizer, frozen=context.frozen)
     stream = sft_batches(
         {name: render_rows(context, name) for name in stage.domains},
         stage.domains,

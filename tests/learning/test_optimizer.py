@@ -7,7 +7,8 @@ import optax
 import pytest
 
 from cascade_jax.config import OptimizerConfig
-from cascade_jax.optimizer import decayed, learning_rate, make_optimizer
+from cascade_jax.leaves import by_path
+from cascade_jax.optimizer import decayed, learning_rate, make_optimizer, rules
 
 
 def test_constant_after_a_linear_warmup():
@@ -32,9 +33,10 @@ def test_no_warmup_and_warmup_longer_than_the_run(schedule):
     assert float(learning_rate(long, 10)(10)) == pytest.approx(5e-4)
 
 
-def test_what_decays():
+def named():
+    """The names that decide, each with a leaf of its rank."""
     matrix, vector, stacked = jnp.ones((2, 2)), jnp.ones(2), jnp.ones((3, 2))
-    params = {
+    return {
         "embedding": matrix,
         "final_norm": vector,
         "layers": {
@@ -43,9 +45,54 @@ def test_what_decays():
             "2": {"mixer": {"router": matrix, "router_bias": stacked, "q_norm": stacked, "o_bias": stacked}},
         },
     }
-    paths = jax.tree_util.tree_leaves_with_path(decayed(params))
-    got = {jax.tree_util.keystr(path, simple=True, separator="/") for path, decays in paths if decays}
+
+
+def test_what_decays():
+    got = {path for path, decays in by_path(decayed(named())).items() if decays}
     assert got == {"embedding", "layers/1/mixer/conv_weight", "layers/1/mixer/x_proj", "layers/2/mixer/router"}
+
+
+def test_what_muon_takes():
+    assert {path for path, rule in by_path(rules(named())).items() if rule == "muon"} == {"layers/1/mixer/x_proj"}
+
+
+def newton_schulz(m):
+    """Five steps of the quintic towards the nearest orthogonal matrix (Jordan 2024), in float64."""
+    x = m / np.linalg.norm(m)
+    for _ in range(5):
+        s = x @ x.T
+        x = 3.4445 * x + (-4.7750 * s + 2.0315 * s @ s) @ x
+    return x
+
+
+def test_muon_written_out():
+    """Two steps: Nesterov momentum 0.95, an orthogonalised step per expert of RMS 0.2 * sqrt(max(D, F)), decay."""
+    rng = np.random.default_rng(0)
+    config = OptimizerConfig(name="muon", learning_rate=0.1, weight_decay=0.5, clip_norm=1e9)
+    optimizer = make_optimizer(config, total_steps=2)
+    params = {"head": jnp.ones((2, 3)), "layers": {"0": {"up": jnp.asarray(rng.normal(size=(2, 5, 3)), jnp.float32)}}}
+    state = optimizer.init(params)
+    w, m = np.array(params["layers"]["0"]["up"], np.float64), 0.0
+    for step in (1, 2):
+        g = rng.normal(size=(2, 5, 3))
+        gradient = {"head": jnp.full((2, 3), 0.3), "layers": {"0": {"up": jnp.asarray(g, jnp.float32)}}}
+        changes, state = optimizer.update(gradient, state, params)
+        params = optax.apply_updates(params, changes)
+        m = 0.95 * m + 0.05 * g
+        ahead = 0.95 * m / (1 - 0.95 ** (step + 1)) + 0.05 * g / (1 - 0.95**step)
+        w = w - 0.1 * (0.2 * 5**0.5 * np.stack([newton_schulz(each) for each in ahead]) + 0.5 * w)
+        np.testing.assert_allclose(params["layers"]["0"]["up"], w, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(params["head"], 0.95 * (0.95 - 0.1) - 0.1, rtol=1e-5)  # AdamW: the sign, and decay
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_what_rests_has_no_state(name):
+    config = OptimizerConfig(name=name, freeze_router=True)
+    optimizer = make_optimizer(config, total_steps=1, frozen=lambda path: not path.startswith("layers/2"))
+    params = named()
+    sizes = sorted(leaf.size for leaf in jax.tree.leaves(optimizer.init(params)) if leaf.size > 3)
+    moving = [params["layers"]["2"]["mixer"][name].size for name in ("q_norm", "o_bias")]
+    assert sizes == sorted([*moving, *moving])  # two moments each; Muon's counters and coefficients are smaller
 
 
 def test_first_step_is_adamw_written_out():

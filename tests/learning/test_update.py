@@ -141,6 +141,29 @@ def test_frozen_leaves_never_move_and_take_no_part_in_the_norm():
     assert (state.params["norm"] != 1).all()
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_what_is_frozen_takes_neither_state_nor_gradient(micro_batches):
+    """Measured: beside the arguments, the compiled step needs less than the one frozen matrix takes."""
+    start = {"big": jnp.ones((512, 512)), "small": jnp.ones((512, 2))}
+
+    def loss(p, batch):
+        out = batch["x"] @ p["big"] @ p["small"]
+        return Weighted((out**2).sum(), jnp.float32(out.size)), {}
+
+    def needs(frozen):
+        optimizer = make_optimizer(CONFIG, total_steps=1, frozen=frozen)
+        state = TrainState(start, optimizer.init(start), jnp.zeros((), jnp.int32))
+        update = make_update(CONFIG, loss, optimizer, frozen=frozen)
+        compiled = update.lower(state, {"x": jnp.ones((4, 512))}, micro_batches=micro_batches).compile()
+        return compiled.memory_analysis().temp_size_in_bytes, sum(x.nbytes for x in jax.tree.leaves(state))
+
+    size = start["big"].nbytes
+    temporary, held = needs(lambda path: path == "big")
+    assert temporary < size / 2 and held < 1.1 * size
+    temporary, held = needs(None)
+    assert temporary >= size and held >= 3 * size
+
+
 def test_rows_must_divide():
     optimizer, state = fresh()
     with pytest.raises(ValueError, match="12 rows do not divide into micro_batches=5"):
