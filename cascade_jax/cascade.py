@@ -13,12 +13,14 @@ import jax.numpy as jnp
 
 from cascade_jax import graph
 from cascade_jax import manifest as manifests
-from cascade_jax.checkpoint import latest_step, load_model, restore_state, save_model
+from cascade_jax.checkpoint import is_hugging_face, latest_step, load_model, restore_state, save_model
 from cascade_jax.config import CascadeConfig, ConfigError, to_dict
 from cascade_jax.domains import with_judge
 from cascade_jax.evaluation import evaluate
 from cascade_jax.manifest import Manifest, StageRecord
 from cascade_jax.metrics import truncate_lines, write_tensorboard
+from cascade_jax.model import lora
+from cascade_jax.model.convert import save_hf
 from cascade_jax.optimizer import make_optimizer
 from cascade_jax.report import write_report
 from cascade_jax.rollout.engine import Engine, LocalEngine
@@ -121,8 +123,11 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     )
     try:
         state = STAGES[stage.kind](stage, state, context)
-        save_model(run.final(name), run.bench.model, state.params, tokenizer=run.bench.chat.tokenizer.path)
-        run.engine.load(state.params, version=stage.steps)
+        params = lora.merge(state.params)
+        save_model(run.final(name), run.bench.model, params, tokenizer=run.bench.chat.tokenizer.path)
+        if stage.export_hf:
+            _export(run, name, params)
+        run.engine.load(params, version=stage.steps)
         results = _evaluate(run, name)
     except Stopped:
         run.save(manifest.with_stage(name, seconds=time.perf_counter() - begun))
@@ -135,16 +140,27 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     return manifest
 
 
+def _export(run: _Run, name: str, params: Params) -> None:
+    """stages/NAME/hf: the finished model in the dtypes of the run's own checkpoint, for transformers and vLLM."""
+    base = Path(run.config.checkpoint)
+    source = base if run.config.checkpoint and is_hugging_face(base) else None
+    stored = jax.tree.map(lambda leaf, dtype: leaf.astype(dtype), params, run.bench.dtypes)
+    save_hf(run.directory(name) / "hf", run.bench.model, stored, source=source, side_files=run.final(name))
+
+
 def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any]) -> tuple[TrainState, Context]:
     """The stage's state, from its last checkpoint or from its parent, with its logs cut back to that step."""
     stage, directory = run.config.stages[name], run.directory(name)
     directory.mkdir(parents=True, exist_ok=True)
     params = run.weights(record.parent)
-    optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps)
+    if stage.lora.rank > 0:
+        params = lora.add(params, stage.lora, seed=derive(run.config.seed, name, "lora"))
+    frozen = lora.frozen(stage.lora)
+    optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps, frozen=frozen)
     state, position = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32)), None
     step = latest_step(directory / "checkpoints")
     if step is not None:
-        state, position = restore_state(directory / "checkpoints", step, state)
+        state, position = restore_state(directory / "checkpoints", step, state, frozen=frozen)
     for log in ("metrics.jsonl", "samples.jsonl"):
         truncate_lines(directory / log, int(state.step))
     by_stage = {choice["stage"]: run.weights(choice["stage"]) for choice in teachers.values()}
@@ -157,6 +173,8 @@ def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any])
         domains=run.bench.domains,
         longest_prompt=max(run.config.buckets),
         seed=run.config.seed,
+        optimizer=optimizer,
+        frozen=frozen,
         directory=directory,
         position=position,
         emit=run.emit,

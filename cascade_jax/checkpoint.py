@@ -1,9 +1,9 @@
 """Orbax checkpoints: the state of a stage with its data position; a finished model with config and tokenizer."""
 
 import json
-import os
 import shutil
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,34 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from cascade_jax.config import ConfigError, ModelConfig, build
+from cascade_jax.folder import replaced
+from cascade_jax.leaves import by_path, with_leaves
 from cascade_jax.model import apply
+from cascade_jax.model.convert import load_hf
+from cascade_jax.model.convert.load import runnable
+from cascade_jax.model.convert.save import copy_side_files
 from cascade_jax.types import Params, TrainState
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 
 
-def save_state(directory: Path, state: TrainState, position: dict[str, Any], *, keep: int = 2) -> None:
-    """Write `directory/STEP` (a broken write never counts), then drop all but the newest `keep` steps."""
+def save_state(
+    directory: Path,
+    state: TrainState,
+    position: dict[str, Any],
+    *,
+    keep: int = 2,
+    frozen: Callable[[str], bool] | None = None,
+) -> None:
+    """Write `directory/STEP` (a broken write never counts), then drop all but the newest `keep` steps.
+
+    Frozen weights, by path, are left out: they lie in the checkpoint that the stage began from.
+    """
     step = int(state.step)
     target = directory / str(step)
     if not target.exists():
         ocp.save_checkpointables(
-            target.absolute(), {"state": _as_dict(state), "position": {"json": json.dumps(position)}}
+            target.absolute(), {"state": _as_dict(state, frozen), "position": {"json": json.dumps(position)}}
         )
     for old in _steps(directory)[:-keep]:
         shutil.rmtree(directory / str(old))
@@ -40,54 +55,76 @@ def latest_step(directory: Path) -> int | None:
     return max(_steps(directory), default=None)
 
 
-def restore_state(directory: Path, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-    """The state and data position of `directory/step`; `like` gives shapes, dtypes and shardings."""
-    abstract = jax.tree.map(_abstract, _as_dict(like))
+def restore_state(
+    directory: Path, step: int, like: TrainState, *, frozen: Callable[[str], bool] | None = None
+) -> tuple[TrainState, dict[str, Any]]:
+    """The state and data position of `directory/step`; `like` gives frozen weights, shapes, dtypes and shardings."""
+    abstract = jax.tree.map(_abstract, _as_dict(like, frozen))
     loaded = _load((directory / str(step)).absolute(), {"state": abstract, "position": None})
-    return TrainState(**loaded["state"]), json.loads(loaded["position"]["json"])
+    state = loaded["state"]
+    restored = TrainState(
+        with_leaves(like.params, state["params"]),
+        with_leaves(like.optimizer_state, state["optimizer_state"]),
+        state["step"],
+    )
+    return restored, json.loads(loaded["position"]["json"])
 
 
 def save_model(path: Path, config: ModelConfig, params: Params, *, tokenizer: Path | None) -> None:
-    """A model directory: `params/` (Orbax), `config.json`, the tokenizer under its standard name. Replaces `path`."""
-    path = Path(path).absolute()
-    fresh = path.with_name(path.name + ".new")
-    if fresh.exists():
-        shutil.rmtree(fresh)
-    fresh.mkdir(parents=True)
-    ocp.save(fresh / "params", params)
-    (fresh / "config.json").write_text(json.dumps(asdict(config), indent=1))
-    if tokenizer is not None:
-        shutil.copyfile(tokenizer, fresh / f"tokenizer{Path(tokenizer).suffix}")
-    if path.exists():
-        shutil.rmtree(path)
-    os.replace(fresh, path)
+    """A model directory: `params/` (Orbax), `config.json`, tokenizer, chat template and the like. Replaces `path`.
+
+    `tokenizer` is copied under its standard name, with the files beside it that belong to a model (SIDE_FILES).
+    """
+    with replaced(Path(path)) as fresh:
+        ocp.save(fresh / "params", params)
+        if tokenizer is not None:
+            copy_side_files(Path(tokenizer).parent, fresh)
+            shutil.copyfile(tokenizer, fresh / f"tokenizer{Path(tokenizer).suffix}")
+        (fresh / "config.json").write_text(json.dumps(asdict(config), indent=1))
 
 
-def load_model(path: Path) -> tuple[ModelConfig, Params, Path | None]:
-    """What `save_model` wrote: the config, the params and the path of the tokenizer (None if it has none)."""
+def load_model(path: Path, *, dtype: Any = None) -> tuple[ModelConfig, Params, Path | None]:
+    """What `save_model` wrote, or a Hugging Face folder: config, params, path of the tokenizer (None if it has none).
+
+    dtype None keeps the stored dtypes.
+    """
     path = Path(path).absolute()
     if not (path / "config.json").exists():
         raise FileNotFoundError(
-            f"{path} is not a model checkpoint (no config.json); make one with python -m launch.convert, "
-            "or point at runs/NAME/stages/STAGE/checkpoints/final."
+            f"{path} is no checkpoint (no config.json); give a Hugging Face folder, the output of "
+            "python -m launch.convert, or runs/NAME/stages/STAGE/checkpoints/final."
         )
+    tokenizer = find_tokenizer(path)
+    if is_hugging_face(path):
+        return *load_hf(path, dtype=dtype), tokenizer
     values = json.loads((path / "config.json").read_text())
     try:
         config = build(ModelConfig, values, str(path / "config.json"))
     except ConfigError as error:
         raise ValueError(str(error)) from None
-    abstract = jax.tree.map(_abstract, apply.abstract(config))
-    params = _load_pytree(path / "params", abstract)
-    tokenizer = next((path / name for name in TOKENIZER_FILES if (path / name).exists()), None)
-    return config, params, tokenizer
+    stored = ocp.metadata(path / "params").metadata
+    kinds = jax.tree.map(lambda leaf, there: leaf.update(dtype=dtype or there.dtype), apply.abstract(config), stored)
+    params = _load_pytree(path / "params", jax.tree.map(_abstract, kinds))
+    return runnable(config), params, tokenizer
+
+
+def find_tokenizer(folder: Path) -> Path | None:
+    """The tokenizer of a checkpoint's folder, if it has one."""
+    return next((folder / name for name in TOKENIZER_FILES if (folder / name).exists()), None)
+
+
+def is_hugging_face(path: Path) -> bool:
+    """Whether the folder is theirs: our own checkpoints keep their weights in `params/`."""
+    return (path / "config.json").exists() and not (path / "params").is_dir()
 
 
 def _steps(directory: Path) -> list[int]:
     return sorted(int(p.name) for p in directory.iterdir() if p.name.isdigit()) if directory.exists() else []
 
 
-def _as_dict(state: TrainState) -> dict[str, Any]:
-    return {"params": state.params, "optimizer_state": state.optimizer_state, "step": state.step}
+def _as_dict(state: TrainState, frozen: Callable[[str], bool] | None) -> dict[str, Any]:
+    params = {path: leaf for path, leaf in by_path(state.params).items() if frozen is None or not frozen(path)}
+    return {"params": params, "optimizer_state": by_path(state.optimizer_state), "step": state.step}
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -5,8 +5,10 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from cascade_jax import domains as domain_module
 from cascade_jax.checkpoint import load_model
@@ -15,7 +17,9 @@ from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.tasks import train_tokenizer
 from cascade_jax.domains import Domain
-from cascade_jax.model import apply, presets
+from cascade_jax.model import apply, lora, presets
+from cascade_jax.model.convert.load import repaired
+from cascade_jax.model.convert.names import family
 from cascade_jax.types import Params
 
 PACKAGES = (
@@ -34,10 +38,11 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Workbench:
-    """params are the weights that the run starts from."""
+    """params are the weights that the run starts from, in float32; dtypes those that they were stored in."""
 
     model: ModelConfig
     params: Params
+    dtypes: Any
     chat: Chat
     domains: Mapping[str, Domain]
 
@@ -46,13 +51,20 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
     """Load or make all of it. ConfigError, FileNotFoundError or ValueError says in one sentence what does not fit."""
     _check_lengths(config)
     model, params, shipped = _network(config)
+    for stage in config.stages.values():
+        if stage.lora.rank > 0:
+            lora.targets(params, stage.lora)
+    if any(stage.export_hf for stage in config.stages.values()):
+        family(model)  # refuses now what could not be exported later
     tokenizer = tokenizers.load(_tokenizer_path(config, workdir, model, shipped))
     if tokenizer.vocab_size > model.vocab_size:
         raise ConfigError(
             f"the tokenizer {tokenizer.path} has {tokenizer.vocab_size} tokens and the model's vocabulary is "
             f"{model.vocab_size}; give the tokenizer that belongs to the model."
         )
-    return Workbench(model, params, Chat(tokenizer, template=config.template), domain_module.load(config))
+    chat, dtypes = Chat(tokenizer, template=config.template), jax.tree.map(lambda leaf: leaf.dtype, params)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)  # what the optimizer adds to
+    return Workbench(model, params, dtypes, chat, domain_module.load(config))
 
 
 def versions() -> dict[str, str]:
@@ -70,10 +82,13 @@ def _network(config: CascadeConfig) -> tuple[ModelConfig, Params, Path | None]:
     if bool(config.model) == bool(config.checkpoint):
         raise ConfigError(
             f"model={config.model!r} and checkpoint={config.checkpoint!r}: set exactly one, "
-            "a preset to start from random weights or a converted checkpoint."
+            "a preset to start from random weights, or a folder with a checkpoint."
         )
     if config.checkpoint:
-        return load_model(Path(config.checkpoint))
+        model, params, tokenizer = load_model(Path(config.checkpoint))
+        if config.repair_embeddings:
+            params["embedding"] = repaired(params["embedding"])
+        return model, params, tokenizer
     model = presets.get(config.model)
     return model, apply.init(model, jax.random.key(config.seed)), None
 

@@ -15,7 +15,7 @@ CONFIG = ModelConfig(vocab_size=16, width=8, pattern="*", head_dim=8)
 
 
 def state(step: int) -> TrainState:
-    params = {"w": jnp.full((3, 2), step, jnp.float32), "layers": {"0": {"b": jnp.arange(4.0)}}}
+    params = {"w": jnp.full((3, 2), step, jnp.float32), "layers": {"0": {"b": step + jnp.arange(4.0)}}}
     return TrainState(params, optax.adamw(1e-3).init(params), jnp.asarray(step, jnp.int32))
 
 
@@ -29,6 +29,14 @@ def test_a_state_and_its_position_come_back(tmp_path):
     restored, found = restore_state(tmp_path, 4, state(0))
     assert found == position and same(restored, state(4))
     assert jax.tree.structure(restored) == jax.tree.structure(state(4))
+
+
+def test_frozen_weights_are_left_out(tmp_path):
+    frozen = lambda path: path == "w"  # noqa: E731
+    save_state(tmp_path, state(4), {}, frozen=frozen)
+    restored, _ = restore_state(tmp_path, 4, state(3), frozen=frozen)
+    assert (restored.params["w"] == 3).all() and same(restored.params["layers"], state(4).params["layers"])
+    assert same(restored.optimizer_state, state(4).optimizer_state) and restored.step == 4
 
 
 def test_only_the_newest_two_are_kept(tmp_path):
@@ -58,7 +66,7 @@ def test_a_model_comes_back_with_its_config_and_tokenizer(tmp_path):
 
 
 def test_what_is_no_model_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is not a model checkpoint"):
+    with pytest.raises(FileNotFoundError, match="is no checkpoint"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text('{"vocab_size": 16, "width": 8, "pattern": "?"}')
     with pytest.raises(ValueError, match="unknown letters"):
