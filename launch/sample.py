@@ -73,7 +73,7 @@ class Speaker:
 
     def chat(self, texts: Iterable[str], *, thinking: bool) -> Iterator[str]:
         """Each text is the user's next turn. What was sampled stays as it was, ids and all."""
-        chat = Chat(self.tokenizer, template=_template(self.tokenizer))
+        chat = Chat(self.tokenizer, template=template_of(self.tokenizer))
         engine = self._engine(chat.stop_ids)
         messages: list[dict[str, str]] = []
         prompt = answer = np.zeros(0, np.int32)
@@ -101,7 +101,7 @@ class Speaker:
         return self.tokenizer.decode([int(i) for i in ids if i not in engine.stop_ids])
 
 
-def _template(tokenizer: Tokenizer) -> str:
+def template_of(tokenizer: Tokenizer) -> str:
     """What lies beside the tokenizer, else Nemotron-3's where the vocabulary has its tokens (as the tiny runs' has)."""
     known = tokenizer.chat_template is None and all(token in tokenizer.specials for token in CHAT_SPECIALS)
     return "nemotron3" if known else "auto"

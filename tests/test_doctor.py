@@ -9,7 +9,7 @@ def test_a_missing_package_is_named_with_its_cure(capsys):
 
 def test_the_environment_of_the_tests_is_ready(capsys):
     installed = doctor.requirements() is not None
-    assert doctor.main() == (0 if installed else 1)
+    assert doctor.main([]) == (0 if installed else 1)
     assert ("Ready: make demo" if installed else "pip install -e") in capsys.readouterr().out
 
 

@@ -24,7 +24,7 @@ ROWS = (
     ("optimizer", "update", "checkpoint", "metrics"),
     ("stages",),
     ("evaluation",),
-    ("workbench", "cascade", "report"),
+    ("workbench", "export", "cascade", "report", "conformance"),
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}
 
