@@ -17,10 +17,10 @@ from cascade_jax.checkpoint import is_hugging_face, latest_step, load_model, res
 from cascade_jax.config import CascadeConfig, ConfigError, to_dict
 from cascade_jax.domains import with_judge
 from cascade_jax.evaluation import evaluate
+from cascade_jax.export import export_stage
 from cascade_jax.manifest import Manifest, StageRecord
 from cascade_jax.metrics import truncate_lines, write_tensorboard
 from cascade_jax.model import lora
-from cascade_jax.model.convert import save_hf
 from cascade_jax.optimizer import make_optimizer
 from cascade_jax.report import write_report
 from cascade_jax.rollout.engine import Engine, LocalEngine
@@ -126,7 +126,7 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
         params = lora.merge(state.params)
         save_model(run.final(name), run.bench.model, params, tokenizer=run.bench.chat.tokenizer.path)
         if stage.export_hf:
-            _export(run, name, params)
+            _export(run, record, name, state.params)
         run.engine.load(params, version=stage.steps)
         results = _evaluate(run, name)
     except Stopped:
@@ -140,12 +140,14 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     return manifest
 
 
-def _export(run: _Run, name: str, params: Params) -> None:
-    """stages/NAME/hf: the finished model in the dtypes of the run's own checkpoint, for transformers and vLLM."""
-    base = Path(run.config.checkpoint)
-    source = base if run.config.checkpoint and is_hugging_face(base) else None
-    stored = jax.tree.map(lambda leaf, dtype: leaf.astype(dtype), params, run.bench.dtypes)
-    save_hf(run.directory(name) / "hf", run.bench.model, stored, source=source, side_files=run.final(name))
+def _export(run: _Run, record: StageRecord, name: str, params: Params) -> None:
+    checkpoint = Path(run.config.checkpoint)
+    source = checkpoint if run.config.checkpoint and is_hugging_face(checkpoint) else None
+    parent = run.directory(record.parent) / "hf"
+    base = source if record.parent == graph.INIT else parent if parent.exists() else None
+    refused = export_stage(run.directory(name), run.bench, params, source=source, base=base)
+    if refused:
+        run.emit(Event("note", name, {"text": refused}))
 
 
 def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any]) -> tuple[TrainState, Context]:

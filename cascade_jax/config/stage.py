@@ -90,16 +90,20 @@ class SFTConfig:
 
 @dataclass(frozen=True)
 class LoRAConfig:
-    """Low-rank adapters (arXiv 2106.09685): scale * a @ b beside frozen weights, scale = alpha / rank. rank 0: none."""
+    """Low-rank adapters (arXiv 2106.09685): scale * a @ b beside frozen weights, scale = alpha / rank. rank 0: none.
+
+    Targets are matrices: of attention, Mamba's projections in and out, dense and shared MLPs, routed experts. PEFT
+    holds no adapters on `mamba_out` and `experts`; merged weights are written for any.
+    """
 
     rank: int = 0
     alpha: float = 32.0
-    targets: tuple[Literal["attention", "mamba", "mlp", "experts"], ...] = ("attention", "mamba", "mlp")
+    targets: tuple[Literal["attention", "mamba", "mamba_out", "mlp", "experts"], ...] = ("attention", "mamba", "mlp")
 
     def __post_init__(self) -> None:
         require(self.rank >= 0, f"lora.rank={self.rank} must not be negative (0: no adapters).")
         require(self.alpha > 0, f"lora.alpha={self.alpha} must be positive.")
-        require(len(self.targets) > 0, "lora.targets is empty; name some of attention, mamba, mlp and experts.")
+        require(len(self.targets) > 0, "lora.targets is empty; name some of attention, mamba, mamba_out, mlp, experts.")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from cascade_jax.types import Params
 # Names of matrices -> what a config calls them. Of up, down and gate the routed experts' have one dimension more.
 KINDS = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), "attention"),
-    **dict.fromkeys(("z_proj", "x_proj", "B_proj", "C_proj", "dt_proj", "out_proj"), "mamba"),
+    **dict.fromkeys(("z_proj", "x_proj", "B_proj", "C_proj", "dt_proj"), "mamba"),
+    "out_proj": "mamba_out",
     **dict.fromkeys(("up", "down", "gate"), "mlp"),
     **dict.fromkeys(("latent_in", "latent_out"), "experts"),
 }

@@ -14,7 +14,7 @@ from cascade_jax.leaves import by_path, map_by_path
 from cascade_jax.model import apply, lora
 from cascade_jax.types import Params
 
-ALL = LoRAConfig(rank=3, alpha=6.0, targets=("attention", "mamba", "mlp", "experts"))
+ALL = LoRAConfig(rank=3, alpha=6.0, targets=("attention", "mamba", "mamba_out", "mlp", "experts"))
 IDS = np.random.default_rng(2).integers(0, 61, (2, 11)).astype(np.int32)
 PROMPT = 9
 
@@ -84,7 +84,8 @@ def test_targets_by_kind(net, weights):
         for kind in ALL.targets
     }
     assert names == {
-        "mamba": {f"0/mixer/{name}_proj" for name in ("z", "x", "B", "C", "dt", "out")},
+        "mamba": {f"0/mixer/{name}_proj" for name in ("z", "x", "B", "C", "dt")},
+        "mamba_out": {"0/mixer/out_proj"},
         "experts": {f"1/mixer/{name}" for name in ("up", "down", "gate", "latent_in", "latent_out")},
         "attention": {f"2/mixer/{name}_proj" for name in "qkvo"},
         "mlp": {f"{at}/{name}" for at in ("1/mixer/shared", "3/mixer") for name in ("up", "down", "gate")},

@@ -69,6 +69,33 @@ def test_a_folder_is_trained_and_exported(launch: Callable, source: Path, tmp_pa
     assert spoken.returncode == 0, output
 
 
+def test_a_stage_of_adapters_is_exported_for_peft(launch: Callable, source: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    run = launch(
+        "launch.run",
+        "--config=tests/runs/from_folder.py",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.checkpoint={source}",
+        "--config.stages.sft.lora.rank=2",
+    )
+    output, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, output
+    stage = tmp_path / "run" / "stages" / "sft"
+
+    base = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(base, stage / "adapter")
+    assert adapted.peft_config["default"].base_model_name_or_path == str(source)
+    merged = adapted.merge_and_unload().state_dict()
+    params = load_model(stage / "checkpoints" / "final")[1]
+    for layer, mixer in ((number, layer["mixer"]) for number, layer in params["layers"].items()):
+        if "z_proj" in mixer:
+            parts = [mixer[f"{part}_proj"] for part in ("z", "x", "B", "C", "dt")]
+            theirs = merged[f"model.layers.{layer}.mixer.in_proj.weight"].numpy().T
+            np.testing.assert_allclose(theirs, np.concatenate(parts, axis=1), atol=1e-6)
+    before = read_folder(source)["backbone.layers.0.mixer.in_proj.weight"].read().astype(np.float32)
+    assert np.abs(merged["model.layers.0.mixer.in_proj.weight"].numpy() - before).max() > 1e-4
+
+
 def test_a_broken_folder_ends_the_run_before_it_begins(launch: Callable, source: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(source, broken)
