@@ -26,9 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.checkpoint is None:
         return machine()
-    from launch.examine import examine  # needs the packages whose absence `machine` tells
+    try:
+        from launch.examine import examine  # needs packages that may not be there
 
-    return examine(given.checkpoint)
+        return examine(given.checkpoint)
+    except ModuleNotFoundError as error:
+        print(f"error: the package {error.name} is not installed; run pip install -e '.[data]'.", file=sys.stderr)
+        return 2
 
 
 def machine() -> int:

@@ -1,6 +1,5 @@
 """All checks of cascade_jax.conformance on one checkpoint, a line each, and its loss mask in colours."""
 
-import json
 import os
 import re
 import sys
@@ -50,10 +49,9 @@ def examine(path: Path) -> int:
 def read_config(path: Path) -> ModelConfig:
     """The network of a checkpoint of ours or of a Hugging Face folder, without its weights."""
     if not (path / "config.json").exists():
-        raise FileNotFoundError(f"{path} is not a checkpoint (no config.json); give a model directory.")
-    if is_hugging_face(path):
-        return config_from_hf(read_settings(path))
-    return build(ModelConfig, json.loads((path / "config.json").read_text(encoding="utf-8")), str(path / "config.json"))
+        raise FileNotFoundError(f"{path} is no checkpoint (no config.json); give a Hugging Face folder or one of ours.")
+    values = read_settings(path)
+    return config_from_hf(values) if is_hugging_face(path) else build(ModelConfig, values, str(path / "config.json"))
 
 
 def _checks(path: Path, config: ModelConfig, *, coloured: bool) -> Iterator[Finding | Text]:
@@ -113,7 +111,7 @@ def _headers(path: Path, config: ModelConfig) -> Finding:
         match(wanted, find(path, config), tied=config.tied_embeddings)
     except ValueError as error:
         return Finding("tensors", False, str(error))
-    return Finding("tensors", True, f"all {len(wanted):,} are there, in the shapes that config.json asks for")
+    return Finding("tensors", True, f"all {len(wanted):,} that config.json asks for are there, in its shapes")
 
 
 def _chat(path: Path) -> Chat:
@@ -168,4 +166,6 @@ def _picture(chat: Chat, shown: Example, *, coloured: bool) -> Text:
             picture.append(before if span.trained else after, TRAINED)
             open_mark = span.trained
         picture.append(span.text, f"{TRAINED if span.trained else PROMPT}{' reverse' if span.special else ''}")
-    return picture.append(after if open_mark else "").append("\n")
+    picture.append(after if open_mark else "", TRAINED)
+    picture.rstrip()
+    return picture.append("\n")

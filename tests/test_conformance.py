@@ -23,8 +23,9 @@ from cascade_jax.data.chat import Chat
 from cascade_jax.data.tasks import train_tokenizer
 from cascade_jax.data.templates import CHATML
 from cascade_jax.model import apply, presets
+from cascade_jax.model.convert import save_hf, tensor_shapes
 from cascade_jax.optimizer import make_optimizer
-from launch import doctor
+from launch import doctor, examine
 
 TINY = dataclasses.replace(
     presets.get("tiny"), pattern="ME*", attention_bias=True, width=32, experts=4, expert_width=16, chunk=32
@@ -96,8 +97,8 @@ def lines(capsys, checkpoint: Path) -> tuple[int, list[str]]:
 
 def test_nemotron3_holds_but_for_thoughts_of_the_past(chat):
     held, anew = conformance.prefixes(chat, thinking=False), conformance.prefixes(chat, thinking=True)
-    assert held.ok and held.text == "5 of 5 hold"
-    assert anew.ok and anew.text.startswith("4 of 5 hold; turn 2 is rendered anew from token ")
+    assert held.ok and held.text == "5 of 5 prefixes hold"
+    assert anew.ok and anew.text.startswith("4 of 5 prefixes hold; turn 2 is rendered anew from token ")
     messages = conformance.template.conversation(thinking=True)
     before = chat.render(messages[:4], [conformance.template.TOOL]).ids.tolist()
     after = chat.render(messages[:5], [conformance.template.TOOL]).ids.tolist()
@@ -144,7 +145,7 @@ def test_a_template_without_tools_says_so(tokenizer_file, tmp_path):
     chat = with_template(tokenizer_file, tmp_path, CHATML)
     shown = conformance.example(chat)
     assert shown.thinking and "does not write tools, tool calls, thoughts" in conformance.features(chat, shown).text
-    assert conformance.prefixes(chat, thinking=True).text == "5 of 5 hold"
+    assert conformance.prefixes(chat, thinking=True).text == "5 of 5 prefixes hold"
 
 
 # Where an answer ends
@@ -255,7 +256,7 @@ def test_training_holds_the_bytes_that_memory_counts():
 def test_a_healthy_checkpoint(checkpoint, capsys):
     code, found = lines(capsys, checkpoint)
     assert code == 0 and all(line.startswith("ok ") for line in found)
-    assert len({line[9:31] for line in found}) == len(found) >= 15
+    assert len({line[9:33] for line in found}) == len(found) >= 15
 
 
 def test_each_fault_is_one_line(checkpoint, capsys, params, tokenizer_file):
@@ -268,6 +269,23 @@ def test_each_fault_is_one_line(checkpoint, capsys, params, tokenizer_file):
     assert code == 1 and len(problems) == 2
     assert "generation_config.json stops at" in problems[0] and "To mend:" in problems[0]
     assert "'<|im_end|>'" in problems[1] and "repair_embeddings" in problems[1]
+
+
+def test_a_hugging_face_folder_that_is_cut(tmp_path, capsys, params):
+    """Without a tokenizer, and looked at in two ways: loaded, and by its headers where memory is short."""
+    save_hf(tmp_path / "hf", TINY, params)
+    headers = lambda: [*examine.weights(tmp_path / "hf", TINY, None, None, memory=1000)]  # noqa: E731
+    numbers, tensors = headers()
+    assert numbers.ok and "not looked at" in numbers.text
+    needed = len(tensor_shapes(TINY)) - 1  # the head is the embedding again
+    assert tensors.ok and f"all {needed} that config.json asks for are there" in tensors.text
+    file = tmp_path / "hf" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-64])
+    assert not headers()[1].ok and "model.safetensors" in headers()[1].text
+    code, found = lines(capsys, tmp_path / "hf")
+    problems = [line for line in found if line.startswith("problem")]
+    assert code == 1 and len(problems) == 2
+    assert "copy one there" in problems[0] and "model.safetensors" in problems[1]
 
 
 def test_a_real_process_exits_with_1_and_marks_the_mask(checkpoint, params, tokenizer_file):

@@ -13,4 +13,4 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         mend = f" To mend: {self.fix}" if self.fix else ""
-        return f"{'ok' if self.ok else 'problem':8} {self.name:22} {self.text}{mend}"
+        return f"{'ok' if self.ok else 'problem':8} {self.name:24} {self.text}{mend}"

@@ -13,7 +13,7 @@ from cascade_jax.mesh import MESH_AXES, shardings
 from cascade_jax.model import apply
 
 CHIPS = {"an 80 GB GPU": 80, "a TPU v5p": 95, "a 141 GB GPU": 141}  # GiB of memory
-FULL = 0.8  # the rest is for activations, caches and the programs
+FULL = 0.8  # of a chip's memory; the rest is for activations, caches and the programs
 TRAINED = 16  # bytes of a weight in training: itself, its two AdamW moments and its gradient, float32
 MOST_DEVICES = 1024
 

@@ -87,7 +87,7 @@ def sampler_gap(
     scored = _scored(config, params, hidden, batch.targets_BT, temperature=temperature, top_p=top_p)
     gaps = np.abs(np.asarray(scored) - batch.fields["sampler_logprobs"])[batch.mask_BT]
     spread = float(np.asarray(_head(config, params, hidden)).std(-1)[batch.mask_BT].mean())
-    return _of_logprobs(f"sampler, T {temperature:g} top_p {top_p:g}", config, gaps, spread)
+    return _of_logprobs(f"sampler, T {temperature:g} top_p {top_p:g}", config, gaps, spread / temperature)
 
 
 def row_length(config: ModelConfig) -> int:
@@ -158,7 +158,7 @@ def _of_logits(name: str, other: str, config: ModelConfig, gaps: list[np.ndarray
 
 
 def _of_logprobs(name: str, config: ModelConfig, gaps: Float[np.ndarray, " n"], spread: float) -> Finding:
-    """spread: of the logits, in whose size rounding errors are measured."""
+    """spread: of the logits at the temperature; their rounding errors grow with it."""
     _, largest, mean = (limit * max(1.0, spread) for limit in ALLOWED[config.dtype])
     # A token at the very edge of top-p may be cut by the trainer; training gives it no weight.
     known = gaps[np.isfinite(gaps)]

@@ -115,7 +115,7 @@ def prefixes(chat: Chat, *, thinking: bool) -> Finding:
             return Finding(name, False, f"{place}, and not for its thoughts alone", ONLY_ADD)
         anew.append(f"{place} (the template drops thoughts there, and our episodes start a new segment)")
     links = len(prompts) + len(finished) - 1
-    return Finding(name, True, "; ".join([f"{links - len(anew)} of {links} hold", *anew]))
+    return Finding(name, True, "; ".join([f"{links - len(anew)} of {links} prefixes hold", *anew]))
 
 
 def loss_mask(chat: Chat, shown: Example) -> Finding:
