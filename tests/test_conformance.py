@@ -98,7 +98,7 @@ def lines(capsys, checkpoint: Path) -> tuple[int, list[str]]:
 def test_nemotron3_holds_but_for_thoughts_of_the_past(chat):
     held, anew = conformance.prefixes(chat, thinking=False), conformance.prefixes(chat, thinking=True)
     assert held.ok and held.text == "5 of 5 prefixes hold"
-    assert anew.ok and anew.text.startswith("4 of 5 prefixes hold; turn 2 is rendered anew from token ")
+    assert anew.ok and anew.text.startswith("4 of 5 prefixes hold; assistant turn 2 is rendered anew from token ")
     messages = conformance.template.conversation(thinking=True)
     before = chat.render(messages[:4], [conformance.template.TOOL]).ids.tolist()
     after = chat.render(messages[:5], [conformance.template.TOOL]).ids.tolist()

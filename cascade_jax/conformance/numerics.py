@@ -36,8 +36,8 @@ class Allowed(NamedTuple):
     mean: float
 
 
-# float32: what the tests hold the code to. bfloat16 keeps 8 bits, and each path rounds in other places.
-ALLOWED = {"float32": Allowed(1e-5, 2e-5, 2e-6), "bfloat16": Allowed(0.2, 0.5, 0.05)}
+# float32: what the tests hold the code to. bfloat16: three times what SmolLM2-135M shows on a CPU (0.06, 0.05, 0.007).
+ALLOWED = {"float32": Allowed(1e-5, 2e-5, 2e-6), "bfloat16": Allowed(0.2, 0.15, 0.02)}
 
 
 def decode_path(config: ModelConfig, params: Params, ids: Int[np.ndarray, " N"]) -> Finding:

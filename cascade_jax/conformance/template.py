@@ -110,7 +110,7 @@ def prefixes(chat: Chat, *, thinking: bool) -> Finding:
     for i, (whole, following) in enumerate(zip(finished[:-1], prompts[1:], strict=True)):
         if _begins(whole, following):
             continue
-        place = f"turn {i + 1} is rendered anew from token {_common(whole, following)} of {len(whole)}"
+        place = f"assistant turn {i + 1} is rendered anew from token {_common(whole, following)} of {len(whole)}"
         if not _without_thoughts(chat.tokenizer, following).startswith(_without_thoughts(chat.tokenizer, whole)):
             return Finding(name, False, f"{place}, and not for its thoughts alone", ONLY_ADD)
         anew.append(f"{place} (the template drops thoughts there, and our episodes start a new segment)")
