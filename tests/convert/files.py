@@ -41,8 +41,8 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     return folder
 
 
-def read_folder(folder: Path) -> Tensors:
-    """Every tensor of the folder; its index, where there is one, names the file of each."""
+def read_files(folder: Path) -> tuple[Tensors, dict[str, str]]:
+    """Every tensor of the folder, and the name of the file that holds it."""
     found: Tensors = {}
     places = {}
     for file in sorted(folder.glob("*.safetensors")):
@@ -52,6 +52,12 @@ def read_folder(folder: Path) -> Tensors:
             assert name not in found, f"{name} is stored twice"
             places[name] = file.name
             found[name] = (tensor["dtype"], tuple(tensor["shape"]), bytes(tensor["data"]))
+    return found, places
+
+
+def read_folder(folder: Path) -> Tensors:
+    """Every tensor of a folder that has an index of its files, or a single one."""
+    found, places = read_files(folder)
     index = folder / "model.safetensors.index.json"
     assert index.exists() or len(set(places.values())) == 1
     if index.exists():
