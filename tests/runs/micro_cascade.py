@@ -15,10 +15,10 @@ def get_config() -> ConfigDict:
     sft = {**stages["sft"], "steps": 5, "domains": every, "sft": {"rows": 4, "balance_coef": 1e-4}}
     if_rl = {**stages["if_rl"], "steps": 5, "micro_batches": 2}
     side = {**stages["if_rl"], "domains": {"math": 1.0}, "parent": "sft", "side_branch": True, "steps": 2}
-    lora = {"rank": 2, "targets": ("attention", "mamba", "mamba_out", "mlp", "experts")}
-    mopd = {**stages["mopd"], "steps": 3, "domains": every, "lora": lora}
+    mopd = {**stages["mopd"], "steps": 3, "domains": every}
     mopd["distill"] = {"prompts": 4, "samples": 2, "teachers": {"instruction": "best", "math": "side", "chat": "sft"}}
-    rlhf = {**stages["rlhf"], "steps": 3}
+    lora = {"rank": 2, "targets": ("attention", "mamba", "mamba_out", "mlp", "experts")}
+    rlhf = {**stages["rlhf"], "steps": 3, "lora": lora}
     small = {"prompts": 4, "samples": 3, "max_draws": 2}
     for stage in (if_rl, side, rlhf):
         stage["rl"] = {**stage["rl"], **small}

@@ -15,7 +15,7 @@ from cascade_jax.optimizer import make_optimizer
 from cascade_jax.types import Params, TrainState, Weighted
 from cascade_jax.update import make_update
 
-RANK = 2  # of the micro cascade's mopd
+RANK = 2  # of the micro cascade's rlhf
 ALL = LoRAConfig(rank=RANK, targets=("attention", "mamba", "mamba_out", "mlp", "experts"))
 NET = ModelConfig(
     vocab_size=16, width=8, pattern="E", head_dim=8, experts=4, experts_per_token=2, expert_width=8,
@@ -65,7 +65,7 @@ def optimizer_bytes(state: TrainState) -> int:
 
 def test_a_stage_changes_its_targets_alone_and_by_low_rank(whole_run: Path):
     before, after = (
-        by_path(load_model(whole_run / "stages" / stage / "checkpoints" / "final")[1]) for stage in ("if_rl", "mopd")
+        by_path(load_model(whole_run / "stages" / stage / "checkpoints" / "final")[1]) for stage in ("mopd", "rlhf")
     )
     targets = lora.targets(after, ALL)
     for path in before:
@@ -80,6 +80,6 @@ def test_a_stage_changes_its_targets_alone_and_by_low_rank(whole_run: Path):
 
 
 def test_the_sampler_runs_the_same_unmerged_weights(whole_run: Path):
-    lines = (whole_run / "stages" / "mopd" / "metrics.jsonl").read_text().splitlines()
+    lines = (whole_run / "stages" / "rlhf" / "metrics.jsonl").read_text().splitlines()
     gaps = [json.loads(line)["metrics"]["sampler_gap_kl"] for line in lines]
     assert len(gaps) == 3 and max(gaps) < 1e-8
