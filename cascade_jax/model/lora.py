@@ -1,6 +1,8 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): which weights get them, and how they go back into the weights.
 
-An adapted weight is a LowRank in the place of the array, so every path through the network is the same code.
+An adapted weight is a LowRank in the place of the array, so every path through the network is the same code. Not qwix:
+it rewrites a module object and finds weights by intercepting dot_general, which does not see those that the experts'
+scan slices.
 """
 
 from collections.abc import Callable
