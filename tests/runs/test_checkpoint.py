@@ -68,6 +68,7 @@ def test_a_model_comes_back_with_its_config_and_tokenizer(tmp_path):
 def test_what_is_no_model_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="is no checkpoint"):
         load_model(tmp_path)
+    (tmp_path / "params").mkdir()
     (tmp_path / "config.json").write_text('{"vocab_size": 16, "width": 8, "pattern": "?"}')
     with pytest.raises(ValueError, match="unknown letters"):
         load_model(tmp_path)
