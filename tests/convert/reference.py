@@ -58,7 +58,7 @@ NETS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "nemotron-latent": (
         "nemotron_h",
         "float32",
-        {**NEMOTRON, "hybrid_override_pattern": "E-M*", "moe_latent_size": 20, "norm_topk_prob": False},
+        {**NEMOTRON, "hybrid_override_pattern": "E*-", "moe_latent_size": 20, "norm_topk_prob": False},
     ),
     "qwen3": ("qwen3", "float32", {**ROTARY, "num_hidden_layers": 1, "tie_word_embeddings": True}),
     "qwen3-moe": (
