@@ -22,7 +22,7 @@ from cascade_jax.config import ModelConfig
 from cascade_jax.model.convert import load_hf, save_hf
 from cascade_jax.model.convert.gguf import load_gguf
 from cascade_jax.model.convert.load import repaired
-from cascade_jax.model.convert.save import copy_side_files
+from cascade_jax.model.convert.save import copy_side_files, is_checkpoint
 from cascade_jax.types import Params
 
 
@@ -54,7 +54,7 @@ def _convert(given: argparse.Namespace) -> None:
     output = given.output
     if output.exists() and not given.overwrite:
         raise FileExistsError(f"{output} exists already; give another --output, or --overwrite to replace it.")
-    if output.exists() and not (output / "config.json").exists():
+    if output.exists() and not is_checkpoint(output):
         raise FileExistsError(f"{output} exists and is no checkpoint, so it is not replaced; give another --output.")
     with tempfile.TemporaryDirectory() as side_files:
         config, params = _load(given, Path(side_files))

@@ -19,8 +19,8 @@ from cascade_jax.conformance import Example, Finding
 from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
 from cascade_jax.model import apply
-from cascade_jax.model.convert import config_from_hf
-from cascade_jax.model.convert.load import find, match, read_settings
+from cascade_jax.model.convert.load import read_config as read_hf_config
+from cascade_jax.model.convert.load import read_plan, read_settings
 from cascade_jax.model.convert.names import tensors
 from launch.sample import template_of
 
@@ -50,8 +50,9 @@ def read_config(path: Path) -> ModelConfig:
     """The network of a checkpoint of ours or of a Hugging Face folder, without its weights."""
     if not (path / "config.json").exists():
         raise FileNotFoundError(f"{path} is no checkpoint (no config.json); give a Hugging Face folder or one of ours.")
-    values = read_settings(path)
-    return config_from_hf(values) if is_hugging_face(path) else build(ModelConfig, values, str(path / "config.json"))
+    if is_hugging_face(path):
+        return read_hf_config(path)
+    return build(ModelConfig, read_settings(path), str(path / "config.json"))
 
 
 def _checks(path: Path, config: ModelConfig, *, coloured: bool) -> Iterator[Finding | Text]:
@@ -84,7 +85,7 @@ def weights(
         sizes = f"{need / 2**30:.3g} GiB are needed and {memory / 2**30:.3g} GiB are free here"
         yield Finding("numbers", True, f"not looked at: {sizes}; run it on a larger machine")
         if is_hugging_face(path):
-            yield _headers(path, config)
+            yield _headers(path)
         return
     try:
         config, params, _ = load_model(path)
@@ -104,14 +105,13 @@ def weights(
         yield conformance.sampler_gap(config, params, ids, temperature=0.7, top_p=0.9)
 
 
-def _headers(path: Path, config: ModelConfig) -> Finding:
+def _headers(path: Path) -> Finding:
     """Names, shapes and dtypes of the tensors, without reading them."""
-    wanted = tensors(config)
     try:
-        match(wanted, find(path, config), tied=config.tied_embeddings)
+        config, _ = read_plan(path)
     except ValueError as error:
         return Finding("tensors", False, str(error))
-    return Finding("tensors", True, f"all {len(wanted):,} that config.json asks for are there, in its shapes")
+    return Finding("tensors", True, f"all {len(tensors(config)):,} that config.json asks for are there, in its shapes")
 
 
 def _chat(path: Path) -> Chat:

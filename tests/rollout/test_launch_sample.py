@@ -59,6 +59,6 @@ def test_mistakes_are_one_sentence(checkpoint, capsys, change, message):
 
 def test_what_is_no_checkpoint_is_refused(checkpoint, capsys, tmp_path):
     code, _, err = run(capsys, tmp_path, "--prompt", "a")
-    assert code == 2 and "is not a model checkpoint" in err
+    assert code == 2 and "is no checkpoint" in err
     code, _, err = run(capsys, checkpoint.with_name("bare"), "--prompt", "a")
     assert code == 2 and "has no tokenizer" in err

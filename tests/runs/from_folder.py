@@ -1,4 +1,4 @@
-"""One short stage on top of a Hugging Face folder, exported as one. For tests: --config.checkpoint=FOLDER."""
+"""A short stage of adapters on top of a Hugging Face folder, and exported. For tests: --config.checkpoint=FOLDER."""
 
 from ml_collections import ConfigDict
 
@@ -12,5 +12,5 @@ def get_config() -> ConfigDict:
     config.model = ""
     config.order = ("sft",)
     del config.stages
-    config.stages = ConfigDict({"sft": {**sft, "steps": 2, "export_hf": True}})
+    config.stages = ConfigDict({"sft": {**sft, "steps": 2, "export_hf": True, "lora": {"rank": 2}}})
     return config

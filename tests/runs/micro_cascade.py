@@ -6,6 +6,7 @@ from configs import tiny_cascade
 
 ORDER = ("sft", "if_rl", "side", "mopd", "rlhf")
 DOMAINS = ("instruction", "math", "chat")
+LORA = {"rank": 2, "targets": ("attention", "mamba", "mamba_out", "mlp", "experts")}
 
 
 def get_config() -> ConfigDict:
@@ -17,8 +18,7 @@ def get_config() -> ConfigDict:
     side = {**stages["if_rl"], "domains": {"math": 1.0}, "parent": "sft", "side_branch": True, "steps": 2}
     mopd = {**stages["mopd"], "steps": 3, "domains": every}
     mopd["distill"] = {"prompts": 4, "samples": 2, "teachers": {"instruction": "best", "math": "side", "chat": "sft"}}
-    lora = {"rank": 2, "targets": ("attention", "mamba", "mamba_out", "mlp", "experts")}
-    rlhf = {**stages["rlhf"], "steps": 3, "lora": lora}
+    rlhf = {**stages["rlhf"], "steps": 3, "lora": LORA}
     small = {"prompts": 4, "samples": 3, "max_draws": 2}
     for stage in (if_rl, side, rlhf):
         stage["rl"] = {**stage["rl"], **small}

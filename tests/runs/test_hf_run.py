@@ -19,13 +19,15 @@ from cascade_jax.model.convert.files import read_folder
 torch = pytest.importorskip("torch", reason="torch and transformers are the reference here; they need Python 3.11")
 transformers = pytest.importorskip("transformers")
 
+CONFIG = "--config=tests/runs/from_folder.py"
+IN_PROJ = "backbone.layers.0.mixer.in_proj.weight"
+
 
 @pytest.fixture(scope="module")
-def source(launch: Callable, whole_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The micro cascade's SFT model as a folder in bfloat16, with side files that nobody here writes."""
+def source(launch: Callable, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in bfloat16, with settings and side files that nobody here writes."""
     folder = tmp_path_factory.mktemp("hf") / "source"
-    final = whole_run / "stages" / "sft" / "checkpoints" / "final"
-    made = launch("launch.convert", f"--checkpoint={final}", "--to_hf", "--dtype=bfloat16", f"--output={folder}")
+    made = launch("launch.convert", f"--checkpoint={start}", "--to_hf", "--dtype=bfloat16", f"--output={folder}")
     output, _ = made.communicate(timeout=120)
     assert made.returncode == 0, output
     (folder / "generation_config.json").write_text('{"eos_token_id": [4]}')
@@ -34,66 +36,51 @@ def source(launch: Callable, whole_run: Path, tmp_path_factory: pytest.TempPathF
     return folder
 
 
-def test_a_folder_is_trained_and_exported(launch: Callable, source: Path, tmp_path: Path) -> None:
-    run = launch(
-        "launch.run",
-        "--config=tests/runs/from_folder.py",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.checkpoint={source}",
-    )
+@pytest.fixture(scope="module")
+def stage(launch: Callable, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a stage that trained adapters on that folder."""
+    workdir = tmp_path_factory.mktemp("from_folder") / "run"
+    run = launch("launch.run", CONFIG, f"--workdir={workdir}", f"--config.checkpoint={source}")
     output, _ = run.communicate(timeout=300)
     assert run.returncode == 0, output
-    exported = tmp_path / "run" / "stages" / "sft" / "hf"
+    return workdir / "stages" / "sft"
 
-    values = json.loads((exported / "config.json").read_text())
-    assert values == json.loads((source / "config.json").read_text())
+
+def test_the_export_differs_from_the_source_in_values_alone(source: Path, stage: Path) -> None:
+    exported = stage / "hf"
+    assert json.loads((exported / "config.json").read_text()) == json.loads((source / "config.json").read_text())
     for name in ("tokenizer.model", "generation_config.json"):
         assert (exported / name).read_bytes() == (source / name).read_bytes()
-
-    before, after = read_folder(source), read_folder(exported)
-    assert {name: (t.dtype, t.shape) for name, t in after.items()} == {
-        name: (t.dtype, t.shape) for name, t in before.items()
-    }
-    matrix = "backbone.layers.0.mixer.in_proj.weight"
-    assert (after[matrix].read() != before[matrix].read()).any()
+    before, after = read_folder(source).tensors, read_folder(exported).tensors
+    kinds = [{name: (t.dtype, t.shape) for name, t in tensors.items()} for tensors in (before, after)]
+    assert kinds[0] == kinds[1]
+    assert (after[IN_PROJ].read() != before[IN_PROJ].read()).any()
     # Trained in float32, rounded once at the end.
-    trained = load_model(exported.parent / "checkpoints" / "final")[1]
+    trained = load_model(stage / "checkpoints" / "final")[1]
     rounded = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), trained)
     jax.tree.map(np.testing.assert_array_equal, load_hf(exported)[1], rounded)
 
-    _, info = transformers.AutoModelForCausalLM.from_pretrained(exported, output_loading_info=True)
-    assert not any(info.values()), info
 
-    spoken = launch("launch.sample", str(exported), "--prompt=What is 1+1?", "--max_tokens=3", "--temperature=0")
+def test_the_export_is_of_use(launch: Callable, stage: Path) -> None:
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(stage / "hf", output_loading_info=True)
+    assert not any(info.values()), info
+    spoken = launch("launch.sample", str(stage / "hf"), "--prompt=What is 1+1?", "--max_tokens=3", "--temperature=0")
     output, _ = spoken.communicate(timeout=120)
     assert spoken.returncode == 0, output
 
 
-def test_a_stage_of_adapters_is_exported_for_peft(launch: Callable, source: Path, tmp_path: Path) -> None:
+def test_peft_makes_the_same_of_the_adapters(source: Path, stage: Path) -> None:
     peft = pytest.importorskip("peft")
-    run = launch(
-        "launch.run",
-        "--config=tests/runs/from_folder.py",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.checkpoint={source}",
-        "--config.stages.sft.lora.rank=2",
-    )
-    output, _ = run.communicate(timeout=300)
-    assert run.returncode == 0, output
-    stage = tmp_path / "run" / "stages" / "sft"
-
     base = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     adapted = peft.PeftModel.from_pretrained(base, stage / "adapter")
     assert adapted.peft_config["default"].base_model_name_or_path == str(source)
     merged = adapted.merge_and_unload().state_dict()
-    params = load_model(stage / "checkpoints" / "final")[1]
-    for layer, mixer in ((number, layer["mixer"]) for number, layer in params["layers"].items()):
-        if "z_proj" in mixer:
-            parts = [mixer[f"{part}_proj"] for part in ("z", "x", "B", "C", "dt")]
-            theirs = merged[f"model.layers.{layer}.mixer.in_proj.weight"].numpy().T
-            np.testing.assert_allclose(theirs, np.concatenate(parts, axis=1), atol=1e-6)
-    before = read_folder(source)["backbone.layers.0.mixer.in_proj.weight"].read().astype(np.float32)
-    assert np.abs(merged["model.layers.0.mixer.in_proj.weight"].numpy() - before).max() > 1e-4
+    mixer = load_model(stage / "checkpoints" / "final")[1]["layers"]["0"]["mixer"]
+    parts = [mixer[f"{part}_proj"] for part in ("z", "x", "B", "C", "dt")]
+    theirs = merged[IN_PROJ.replace("backbone", "model")].numpy()
+    np.testing.assert_allclose(theirs.T, np.concatenate(parts, axis=1), atol=1e-6)
+    before = read_folder(source).tensors[IN_PROJ].read().astype(np.float32)
+    assert np.abs(theirs - before).max() > 1e-4
 
 
 def test_a_broken_folder_ends_the_run_before_it_begins(launch: Callable, source: Path, tmp_path: Path) -> None:
@@ -101,12 +88,7 @@ def test_a_broken_folder_ends_the_run_before_it_begins(launch: Callable, source:
     shutil.copytree(source, broken)
     weights = (broken / "model.safetensors").read_bytes()
     (broken / "model.safetensors").write_bytes(weights[:-100])
-    run = launch(
-        "launch.run",
-        "--config=tests/runs/from_folder.py",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.checkpoint={broken}",
-    )
+    run = launch("launch.run", CONFIG, f"--workdir={tmp_path / 'run'}", f"--config.checkpoint={broken}")
     output, _ = run.communicate(timeout=120)
     assert run.returncode == 2
     assert "model.safetensors" in output and "is cut off" in output

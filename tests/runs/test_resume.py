@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from cascade_jax.checkpoint import load_model
-from tests.runs.conftest import MICRO
-from tests.runs.micro_cascade import ORDER
+from cascade_jax.config import LoRAConfig
+from cascade_jax.leaves import by_path
+from cascade_jax.model import lora
+from tests.runs.micro_cascade import LORA, ORDER
 
 
 def lines(path: Path) -> int:
@@ -42,10 +44,20 @@ MOMENTS = {
 
 
 @pytest.fixture(scope="module")
-def killed_run(launch, whole_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_run(launch, micro: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The micro cascade, never interrupted."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    process = launch("launch.run", *micro, f"--workdir={workdir}")
+    output, _ = process.communicate(timeout=420)
+    assert process.returncode == 0, output
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def killed_run(launch, micro: tuple[str, ...], whole_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("killed") / "run"
     for number, (moment, reached) in enumerate(MOMENTS.items()):
-        process = launch("launch.run", MICRO, f"--workdir={workdir}")
+        process = launch("launch.run", *micro, f"--workdir={workdir}")
         deadline = time.monotonic() + 300
         while not reached(workdir):
             assert process.poll() is None, f"ended before it could be killed {moment}: {process.communicate()[0]}"
@@ -54,7 +66,7 @@ def killed_run(launch, whole_run: Path, tmp_path_factory: pytest.TempPathFactory
         time.sleep(0.05 * (number % 3) if moment != "in a checkpoint" else 0)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    process = launch("launch.run", MICRO, f"--workdir={workdir}")
+    process = launch("launch.run", *micro, f"--workdir={workdir}")
     output, _ = process.communicate(timeout=420)
     assert process.returncode == 0, output
     return workdir
@@ -92,18 +104,20 @@ def test_the_manifest_is_the_same_but_for_seconds(whole_run: Path, killed_run: P
     assert manifest(whole_run)["status"] == "finished"
 
 
-def test_a_finished_run_is_not_run_again(launch, whole_run: Path):
+def test_a_finished_run_is_not_run_again(launch, micro: tuple[str, ...], whole_run: Path):
     before = (whole_run / "stages" / "rlhf" / "metrics.jsonl").stat().st_mtime_ns
-    process = launch("launch.run", MICRO, f"--workdir={whole_run}")
+    process = launch("launch.run", *micro, f"--workdir={whole_run}")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert (whole_run / "stages" / "rlhf" / "metrics.jsonl").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_polite_stop_saves_and_says_how_to_go_on(launch, whole_run: Path, tmp_path: Path, number: int):
+def test_a_polite_stop_saves_and_says_how_to_go_on(
+    launch, micro: tuple[str, ...], whole_run: Path, tmp_path: Path, number: int
+):
     workdir = tmp_path / "run"
-    process = launch("launch.run", MICRO, f"--workdir={workdir}")
+    process = launch("launch.run", *micro, f"--workdir={workdir}")
     while not lines(workdir / "stages/sft/metrics.jsonl"):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
@@ -117,10 +131,32 @@ def test_a_polite_stop_saves_and_says_how_to_go_on(launch, whole_run: Path, tmp_
     assert (workdir / "report.html").exists()
 
 
-def test_an_occupied_work_directory(launch, whole_run: Path):
+def test_an_occupied_work_directory(launch, micro: tuple[str, ...], whole_run: Path):
     before = (whole_run / "config.json").read_bytes()
-    process = launch("launch.run", MICRO, f"--workdir={whole_run}", "--config.seed=1")
+    process = launch("launch.run", *micro, f"--workdir={whole_run}", "--config.seed=1")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 2, output
     assert "holds a run with another config (it differs in seed)" in output
     assert (whole_run / "config.json").read_bytes() == before
+
+
+def test_a_stage_of_adapters_changes_its_targets_alone_and_by_low_rank(whole_run: Path):
+    before, after = (
+        by_path(load_model(whole_run / "stages" / stage / "checkpoints" / "final")[1]) for stage in ("mopd", "rlhf")
+    )
+    targets = lora.targets(after, LoRAConfig(**LORA))
+    for path in before:
+        change = np.asarray(after[path], np.float64) - np.asarray(before[path])
+        if path not in targets:
+            assert not change.any(), path
+            continue
+        sizes = np.linalg.svd(change, compute_uv=False)
+        assert (sizes[..., 0] > 0).any(), path
+        rounding = np.finfo(np.float32).eps * np.abs(after[path]).max() * max(change.shape[-2:])
+        assert (sizes[..., LORA["rank"] :] < rounding).all(), path
+
+
+def test_its_sampler_runs_the_same_unmerged_weights(whole_run: Path):
+    lines = (whole_run / "stages" / "rlhf" / "metrics.jsonl").read_text().splitlines()
+    gaps = [json.loads(line)["metrics"]["sampler_gap_kl"] for line in lines]
+    assert len(gaps) == 3 and max(gaps) < 1e-8

@@ -53,40 +53,45 @@ class Stored(NamedTuple):
         return np.array(mapped[index])
 
 
-def read_folder(folder: Path) -> dict[str, Stored]:
-    """Every tensor of a checkpoint's safetensors files, by the name in the file; CheckpointError lists all faults."""
+class Folder(NamedTuple):
+    """What a folder's files hold by name, what is wrong with them, and the names that are theirs but not readable.
+
+    unread is None where a file without an index could not be read: then nobody knows what it should hold.
+    """
+
+    tensors: dict[str, Stored]
+    faults: list[str]
+    unread: frozenset[str] | None
+
+
+def read_folder(folder: Path) -> Folder:
+    """Every tensor of a checkpoint's safetensors files. CheckpointError where there are none, or a useless index."""
     index = folder / INDEX
-    if index.exists():
-        place = _read_index(index)
-        files = sorted({folder / file for file in place.values()})
-    else:
-        place, files = None, sorted(folder.glob("*.safetensors"))
-        if not files:
-            others = sorted(file.name for file in folder.glob("*.bin"))
-            held = f"it holds {', '.join(others)}; convert those to safetensors" if others else "fetch them again"
-            raise CheckpointError(f"there is no .safetensors file ({held}).")
+    place = _read_index(index) if index.exists() else None
+    files = sorted(folder.glob("*.safetensors") if place is None else {folder / file for file in place.values()})
+    if not files:
+        others = sorted(file.name for file in folder.glob("*.bin"))
+        held = f"it holds {', '.join(others)}; convert those to safetensors" if others else "fetch them again"
+        raise CheckpointError(f"there is no .safetensors file ({held}).")
     found: dict[str, Stored] = {}
-    faults: list[str] = []
+    faults, unread, known = [], set(), True
     for file in files:
         expected = [name for name, home in (place or {}).items() if home == file.name]
-        if not file.exists():
-            faults.append(f"{file.name} is missing, which holds {', '.join(expected)}")
-            continue
         try:
             header = read_header(file)
         except CheckpointError as error:
-            faults.append(str(error))
+            told = not expected or any(name in str(error) for name in expected)
+            faults.append(str(error) if told else f"{error}, which holds {', '.join(expected)}")
+            unread.update(expected)
+            known = known and place is not None
             continue
         absent = [name for name in expected if name not in header]
         if absent:
             faults.append(f"{file.name} lacks {', '.join(absent)}, which {INDEX} puts there")
-        twice = sorted(found.keys() & header.keys())
-        if twice:
-            faults.append(f"{file.name} holds {', '.join(twice)} a second time")
+            unread.update(absent)
+        faults += [f"{header[name]} and {found[name]} have one name" for name in sorted(found.keys() & header.keys())]
         found |= header
-    if faults:
-        raise CheckpointError(f"{'; '.join(faults)}; fetch the files again.")
-    return found
+    return Folder(found, faults, frozenset(unread) if known else None)
 
 
 def _read_index(index: Path) -> dict[str, str]:
@@ -98,6 +103,8 @@ def _read_index(index: Path) -> dict[str, str]:
 
 def read_header(file: Path) -> dict[str, Stored]:
     """name -> where it lies. CheckpointError names the file, and the tensors that are cut off or contradict it."""
+    if not file.exists():
+        raise CheckpointError(f"{file.name} is missing")
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:

@@ -18,7 +18,7 @@ from cascade_jax.leaves import by_path
 from cascade_jax.mesh import shardings
 from cascade_jax.model import apply
 from cascade_jax.model.convert.error import CheckpointError
-from cascade_jax.model.convert.files import DTYPES, Stored, read_folder
+from cascade_jax.model.convert.files import DTYPES, Folder, Stored, read_folder
 from cascade_jax.model.convert.names import HEAD, Tensor, canonical, family, from_file, tensors
 from cascade_jax.model.convert.settings import config_from_hf
 from cascade_jax.types import Params
@@ -40,14 +40,7 @@ def load_hf(
     FileNotFoundError, or one CheckpointError that lists every file and tensor that is missing, left over or broken.
     """
     folder = Path(path)
-    try:
-        config = config_from_hf(read_settings(folder))
-        found = find(folder, config)
-        if config.tied_embeddings and not _same(found.get(HEAD), found.get(tensors(config)[0].name)):
-            config = dataclasses.replace(config, tied_embeddings=False)  # as transformers does: the file decides
-        stored = match(tensors(config), found, tied=config.tied_embeddings)
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder}: {error}") from None
+    config, stored = read_plan(folder)
     if dtype is not None:
         config = dataclasses.replace(config, dtype="bfloat16" if jnp.dtype(dtype) == jnp.bfloat16 else "float32")
     config = runnable(config)
@@ -62,6 +55,27 @@ def runnable(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, dtype="float32") if jax.default_backend() == "cpu" else config
 
 
+def read_plan(folder: Path) -> tuple[ModelConfig, dict[str, tuple[Stored, ...]]]:
+    """The network, and where in the files each of its weights lies, from headers alone. Errors as `load_hf`."""
+    config = read_config(folder)
+    try:
+        found = find(folder, config)
+        if config.tied_embeddings and not _same(found.tensors.get(HEAD), found.tensors.get(tensors(config)[0].name)):
+            config = dataclasses.replace(config, tied_embeddings=False)  # as transformers does: the file decides
+        return config, match(tensors(config), found, tied=config.tied_embeddings)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from None
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The network that the folder's config.json describes."""
+    values = read_settings(folder)
+    try:
+        return config_from_hf(values)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from None
+
+
 def read_settings(folder: Path) -> dict[str, Any]:
     """config.json. FileNotFoundError where there is none, CheckpointError where it is no JSON object."""
     file = folder / "config.json"
@@ -70,52 +84,62 @@ def read_settings(folder: Path) -> dict[str, Any]:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(f"config.json is no JSON ({error}); fetch it again.") from None
+        raise CheckpointError(f"{file} is no JSON ({error}); fetch it again.") from None
     if not isinstance(values, dict):
-        raise CheckpointError("config.json holds no JSON object; fetch it again.")
+        raise CheckpointError(f"{file} holds no JSON object; fetch it again.")
     return values
 
 
-def find(folder: Path, config: ModelConfig) -> dict[str, Stored]:
+def find(folder: Path, config: ModelConfig) -> Folder:
     """The folder's tensors by the names of our tables, with experts that are stored as one tensor taken apart."""
-    kind, found, faults = family(config), {}, []
-    for source, stored in read_folder(folder).items():
+    read, kind = read_folder(folder), family(config)
+    found: dict[str, Stored] = {}
+    faults, unread = list(read.faults), {canonical(name, kind) for name in read.unread or ()}
+    for source, stored in read.tensors.items():
         if source.endswith(DERIVED):
+            continue
+        if stored.dtype not in DTYPES:
+            faults.append(f"{stored} has dtype {stored.dtype} instead of {', '.join(DTYPES)} (quantised?)")
+            unread.add(canonical(source, kind))
             continue
         for name, part in _single_experts(canonical(source, kind), stored, config.experts):
             if name in found:
                 faults.append(f"{part} and {found[name]} are the same weight")
             found[name] = part
-    if faults:
-        raise CheckpointError(f"{', '.join(faults)}; remove one of them.")
-    return found
+    return Folder(found, faults, None if read.unread is None else frozenset(unread))
 
 
-def match(wanted: list[Tensor], found: Mapping[str, Stored], *, tied: bool) -> dict[str, tuple[Stored, ...]]:
+def match(wanted: list[Tensor], folder: Folder, *, tied: bool) -> dict[str, tuple[Stored, ...]]:
     """weight -> its blocks in the files, one per expert where it has experts. CheckpointError lists all misfits."""
+    found, faults = folder.tensors, list(folder.faults)
     names = {tensor.name for tensor in wanted}
-    faults = [f"{tensor.name} is missing" for tensor in wanted if tensor.name not in found]
+    for tensor in wanted:
+        stored = found.get(tensor.name)
+        if stored is None and not _explained(tensor.name, folder.unread):
+            faults.append(f"{tensor.name} is missing")
+        elif stored is not None and stored.shape != tensor.shape:
+            faults.append(f"{stored} has shape {stored.shape} instead of {tensor.shape}")
     for name, stored in found.items():
         if name not in names and not name.startswith(DROPPED) and not (tied and name == HEAD):
             faults.append(f"{stored} is left over")
-    for tensor in wanted:
-        stored = found.get(tensor.name)
-        if stored is None:
-            continue
-        if stored.shape != tensor.shape:
-            faults.append(f"{stored} has shape {stored.shape} instead of {tensor.shape}")
-        elif stored.dtype not in DTYPES:
-            faults.append(f"{stored} has dtype {stored.dtype} instead of {', '.join(DTYPES)} (quantised?)")
     if faults:
-        raise CheckpointError(f"the tensors do not fit config.json: {', '.join(faults)}.")
+        raise CheckpointError(f"the files do not fit each other or config.json: {'; '.join(faults)}.")
     blocks: dict[str, list[Stored]] = {}
     for tensor in wanted:
-        row = 0
+        row, whole = 0, found[tensor.name]
         for part in tensor.parts:
-            whole = found[tensor.name]
             blocks.setdefault(part.weight, []).append(whole.part(row, part.rows, *whole.shape[1:]))
             row += part.rows
     return {weight: tuple(members) for weight, members in blocks.items()}
+
+
+def _explained(name: str, unread: frozenset[str] | None) -> bool:
+    """Whether another fault says already why a tensor, or the one that it is fused into, is not there."""
+    if unread is None or name in unread:
+        return True
+    before, fused, rest = name.rpartition(".experts.")
+    projection = rest.split(".")[1] if fused else ""
+    return any(f"{before}.experts.{fusion}" in unread for fusion in (projection, "gate_up_proj") if projection)
 
 
 def _single_experts(name: str, stored: Stored, experts: int) -> list[tuple[str, Stored]]:

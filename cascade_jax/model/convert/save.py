@@ -61,7 +61,7 @@ def save_hf(
     wanted = tensors(config)
     settings, stored = None, {}
     if source is not None:
-        settings, stored = read_settings(Path(source)), find(Path(source), config)
+        settings, stored = read_settings(Path(source)), find(Path(source), config).tensors
         _check_source(wanted, stored, Path(source))
     leaves = by_path(params)
     entries = {tensor.name: (_dtype(tensor, leaves, stored), tensor.shape) for tensor in wanted}
@@ -82,10 +82,18 @@ def save_hf(
         (fresh / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether it is ours to replace: an empty folder, or one with a config.json and weights."""
+    if not folder.is_dir():
+        return False
+    weights = (folder / "params").is_dir() or any(folder.glob("*.safetensors"))
+    return not any(folder.iterdir()) or ((folder / "config.json").exists() and weights)
+
+
 def _check_target(target: Path, source: str | Path | None) -> None:
     if source is not None and target.exists() and target.samefile(source):
         raise FileExistsError(f"{target} is the source itself; give another folder to write to.")
-    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / "config.json").exists())):
+    if target.exists() and not is_checkpoint(target):
         raise FileExistsError(f"{target} exists and is no checkpoint, so it is not replaced; give another folder.")
 
 

@@ -1,6 +1,7 @@
 """Hugging Face's config.json as a ModelConfig and back."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -117,6 +118,13 @@ def config_from_hf(values: Mapping[str, Any]) -> ModelConfig:
 
     The dtype of matrix products is the one that the weights are stored in, bfloat16 or else float32.
     """
+    try:
+        return _config(values)
+    except CheckpointError as error:
+        raise CheckpointError(f"config.json: {error}") from None
+
+
+def _config(values: Mapping[str, Any]) -> ModelConfig:
     kind = values.get("model_type")
     if kind not in KEYS:
         raise CheckpointError(f"model_type {kind!r} is not known; allowed are {', '.join(KEYS)}.")
@@ -133,7 +141,7 @@ def config_from_hf(values: Mapping[str, Any]) -> ModelConfig:
     needed = [field for letter in ("", *sorted(set(pattern))) for field in NEEDED[letter] if field in keys]
     missing = [keys[field] for field in needed if _get(values, keys[field]) is None]
     if missing:
-        raise CheckpointError(f"config.json lacks {', '.join(missing)}.")
+        raise CheckpointError(f"it lacks {', '.join(missing)}.")
     found = {field: _value(values, key, kind) for field, key in keys.items()}
     found = {field: value for field, value in found.items() if value is not None}
     found.setdefault("kv_heads", found.get("heads", 1))
@@ -145,9 +153,10 @@ def config_from_hf(values: Mapping[str, Any]) -> ModelConfig:
         rest["router"] = "softmax"
     dtype = "bfloat16" if _get(values, "dtype") == "bfloat16" else "float32"
     try:
-        return build(ModelConfig, {"pattern": pattern, "dtype": dtype, **found, **rest}, "config.json")
+        return build(ModelConfig, {"pattern": pattern, "dtype": dtype, **found, **rest}, "it")
     except ConfigError as error:
-        raise CheckpointError(str(error)) from None
+        theirs = re.sub(r"^it\.(\w+)", lambda match: keys.get(match[1], match[1]), str(error))
+        raise CheckpointError(theirs) from None
 
 
 def config_to_hf(config: ModelConfig, *, dtype: str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -195,13 +204,11 @@ def _pattern(values: Mapping[str, Any], kind: str) -> str:
         given, names = values.get("hybrid_override_pattern"), _get(values, "layers_block_type")
         unknown = sorted({name for name in names or () if name not in LETTERS} | {*(given or "")} - {*"ME*-"})
         if unknown:
-            raise CheckpointError(
-                f"config.json has layers of unknown kinds {unknown}; allowed are {', '.join(LETTERS)}."
-            )
+            raise CheckpointError(f"it has layers of unknown kinds {unknown}; allowed are {', '.join(LETTERS)}.")
         listed = "".join(LETTERS[name] for name in names or ())
         if not (given or listed) or (given and listed and given != listed):
             raise CheckpointError(
-                f"config.json has hybrid_override_pattern {given!r} and layers_block_type for {listed!r}; "
+                f"it has hybrid_override_pattern {given!r} and layers_block_type for {listed!r}; "
                 "one of them is needed, and both must tell the same."
             )
         return given or listed
@@ -210,7 +217,7 @@ def _pattern(values: Mapping[str, Any], kind: str) -> str:
         raise CheckpointError(f"the network cannot follow layer_types with {', '.join(sliding)}.")
     blocks = values.get("num_hidden_layers")
     if not isinstance(blocks, int) or blocks < 1:
-        raise CheckpointError(f"config.json has num_hidden_layers {blocks!r}; a positive number is needed.")
+        raise CheckpointError(f"it has num_hidden_layers {blocks!r}; a positive number is needed.")
     if kind != "qwen3_moe":
         return "*-" * blocks
     dense, step = set(values.get("mlp_only_layers") or ()), values.get("decoder_sparse_step", 1)
