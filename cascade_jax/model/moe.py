@@ -1,4 +1,4 @@
-"""Mixture of experts: a router in float32, and experts that drop no token."""
+"""Mixture of experts: a router in float32, and the layer around it."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
-from cascade_jax.model.linear import LowRank, Weight, constant, matmul32, normal, project
-from cascade_jax.model.mlp import MLP, activate
+from cascade_jax.model.experts import Experts, chosen_experts
+from cascade_jax.model.linear import constant, matmul32, normal, project
+from cascade_jax.model.mlp import MLP
 from cascade_jax.model.segments import segment_bounds
 from cascade_jax.types import Weighted
-
-EXACT = jax.lax.Precision.HIGHEST
-LARGEST_TILE = 128  # rows of one expert that are multiplied at a time
 
 
 class Routing(NamedTuple):
@@ -44,94 +42,6 @@ def choose(config: ModelConfig, logits_NE: Float[Array, "N E"], bias_E: Float[Ar
     if config.norm_top_k:
         weights = weights / (weights.sum(-1, keepdims=True) + 1e-20)
     return Routing(ids, weights * config.routed_scale, scores)
-
-
-class Experts(NamedTuple):
-    """The routed experts' matrices; gate is None for relu^2."""
-
-    up_EDF: Float[Weight, "E D F"]
-    down_EFD: Float[Weight, "E F D"]
-    gate_EDF: Float[Weight, "E D F"] | None
-
-
-@jax.custom_vjp
-def tile_matmul(
-    x_ntD: Float[Array, "n t D"], weight_EDF: Float[Array, "E D F"], experts_n: Int[Array, " n"]
-) -> Float[Array, "n t F"]:
-    """Tile i times the matrix of expert experts_n[i]; float32 accumulation, x's dtype out."""
-
-    def step(_: None, tile: tuple[Array, Array]) -> tuple[None, Array]:
-        x, e = tile
-        weight = jax.lax.dynamic_index_in_dim(weight_EDF, e, keepdims=False).astype(x.dtype)
-        y = jnp.matmul(x, weight, precision=EXACT, preferred_element_type=jnp.float32)
-        return None, y.astype(x.dtype)
-
-    return jax.lax.scan(step, None, (x_ntD, experts_n))[1]
-
-
-def _tile_matmul_forward(x: Array, weight: Array, experts: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    return tile_matmul(x, weight, experts), (x, weight, experts)
-
-
-def _tile_matmul_backward(saved: tuple[Array, Array, Array], dy: Array) -> tuple[Array, Array, None]:
-    """The plain transpose of the scan would add a whole (E, D, F) array for each tile; this adds to one expert's."""
-    x, weight, experts = saved
-
-    def step(total: Array, tile: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        x, dy, e = tile
-        dw = jnp.matmul(x.T, dy, precision=EXACT, preferred_element_type=jnp.float32)
-        return total.at[e].add(dw), None
-
-    dx = tile_matmul(dy, weight.swapaxes(1, 2), experts)
-    dw = jax.lax.scan(step, jnp.zeros(weight.shape, jnp.float32), (x, dy, experts))[0]
-    return dx, dw.astype(weight.dtype), None
-
-
-tile_matmul.defvjp(_tile_matmul_forward, _tile_matmul_backward)
-
-
-def tile_project(
-    x_ntD: Float[Array, "n t D"], weight_EDF: Float[Weight, "E D F"], experts_n: Int[Array, " n"]
-) -> Float[Array, "n t F"]:
-    """tile_matmul, with adapters where the weight has them."""
-    if not isinstance(weight_EDF, LowRank):
-        return tile_matmul(x_ntD, weight_EDF, experts_n)
-    low = tile_matmul(tile_matmul(x_ntD, weight_EDF.a, experts_n), weight_EDF.b, experts_n)
-    return tile_matmul(x_ntD, weight_EDF.base, experts_n) + weight_EDF.scale * low
-
-
-def chosen_experts(
-    experts: Experts,
-    x_ND: Float[Array, "N D"],
-    ids_Nk: Int[Array, "N k"],
-    weights_Nk: Float[Array, "N k"],
-) -> Float[Array, "N D"]:
-    """The chosen experts alone: (token, slot) rows sorted by expert, each expert's rows padded to whole tiles. float32.
-
-    There is room for every row wherever it is sent, so no token is ever dropped.
-    """
-    E, k = experts.up_EDF.shape[0], ids_Nk.shape[1]
-    rows = ids_Nk.size
-    tile = min(LARGEST_TILE, max(8, 2 ** (rows // (2 * E)).bit_length()))  # about a quarter of the padding is waste
-    tiles = rows // tile + min(E, rows)
-    flat = ids_Nk.reshape(-1)
-    order = jnp.argsort(flat, stable=True)
-    counts = jnp.zeros(E, jnp.int32).at[flat].add(1)
-    first_row = jnp.cumsum(counts) - counts
-    tile_ends = jnp.cumsum(-(-counts // tile))
-    first_place = (tile_ends - -(-counts // tile)) * tile
-    sorted_ids = flat[order]
-    places = first_place[sorted_ids] + jnp.arange(rows) - first_row[sorted_ids]
-    token_of_place = jnp.full(tiles * tile, ids_Nk.shape[0]).at[places].set(order // k)  # empty places: out of bounds
-    place_of_row = jnp.zeros(rows, jnp.int32).at[order].set(places)
-    expert_of_tile = jnp.minimum(jnp.searchsorted(tile_ends, jnp.arange(tiles), side="right"), E - 1)
-
-    x = x_ND.at[token_of_place].get(mode="fill", fill_value=0).reshape(tiles, tile, -1)
-    gate = None if experts.gate_EDF is None else tile_project(x, experts.gate_EDF, expert_of_tile)
-    hidden = activate(tile_project(x, experts.up_EDF, expert_of_tile), gate)
-    y = tile_project(hidden, experts.down_EFD, expert_of_tile).reshape(tiles * tile, -1)
-    y = y[place_of_row].reshape(-1, k, y.shape[-1]).astype(jnp.float32)
-    return (y * weights_Nk[..., None]).sum(1)
 
 
 def sequence_balance(
