@@ -19,8 +19,9 @@ from cascade_jax.domains import with_judge
 from cascade_jax.evaluation import evaluate
 from cascade_jax.export import export_stage
 from cascade_jax.manifest import Manifest, StageRecord
+from cascade_jax.mesh import use
 from cascade_jax.metrics import truncate_lines, write_tensorboard
-from cascade_jax.model import lora
+from cascade_jax.model import apply, lora
 from cascade_jax.optimizer import make_optimizer
 from cascade_jax.report import write_report
 from cascade_jax.rollout.engine import Engine, LocalEngine
@@ -48,7 +49,7 @@ def run_cascade(
     """
     workdir = Path(workdir)
     graph.check(config)
-    with claimed(workdir, config):
+    with claimed(workdir, config), use(config.mesh):
         bench = _prepared(config, workdir)
         manifests.write_json(workdir / "config.json", to_dict(config))
         manifests.write_json(workdir / "versions.json", versions())
@@ -156,7 +157,7 @@ def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any])
     directory.mkdir(parents=True, exist_ok=True)
     params = run.weights(record.parent)
     if stage.lora.rank > 0:
-        params = lora.add(params, stage.lora, seed=derive(run.config.seed, name, "lora"))
+        params = apply.placed(run.bench.model, lora.add(params, stage.lora, seed=derive(run.config.seed, name, "lora")))
     frozen = lora.frozen(stage.lora)
     optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps, frozen=frozen)
     state, position = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32)), None

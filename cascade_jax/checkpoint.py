@@ -15,6 +15,7 @@ from orbax.checkpoint import v1 as ocp
 from cascade_jax.config import ConfigError, ModelConfig, build
 from cascade_jax.folder import replaced
 from cascade_jax.leaves import by_path, with_leaves
+from cascade_jax.mesh import shardings
 from cascade_jax.model import apply
 from cascade_jax.model.convert import load_hf
 from cascade_jax.model.convert.load import runnable
@@ -96,7 +97,8 @@ def load_model(path: Path, *, dtype: Any = None) -> tuple[ModelConfig, Params, P
         )
     tokenizer = find_tokenizer(path)
     if is_hugging_face(path):
-        return *load_hf(path, dtype=dtype), tokenizer
+        mesh = jax.sharding.get_mesh()
+        return *load_hf(path, mesh=mesh if mesh.size > 1 else None, dtype=dtype), tokenizer
     values = json.loads((path / "config.json").read_text())
     try:
         config = build(ModelConfig, values, str(path / "config.json"))
@@ -104,7 +106,7 @@ def load_model(path: Path, *, dtype: Any = None) -> tuple[ModelConfig, Params, P
         raise ValueError(str(error)) from None
     stored = ocp.metadata(path / "params").metadata
     kinds = jax.tree.map(lambda leaf, there: leaf.update(dtype=dtype or there.dtype), apply.abstract(config), stored)
-    params = _load_pytree(path / "params", jax.tree.map(_abstract, kinds))
+    params = _load_pytree(path / "params", _placed(config, kinds))
     return runnable(config), params, tokenizer
 
 
@@ -125,6 +127,15 @@ def _steps(directory: Path) -> list[int]:
 def _as_dict(state: TrainState, frozen: Callable[[str], bool] | None) -> dict[str, Any]:
     params = {path: leaf for path, leaf in by_path(state.params).items() if frozen is None or not frozen(path)}
     return {"params": params, "optimizer_state": by_path(state.optimizer_state), "step": state.step}
+
+
+def _placed(config: ModelConfig, kinds: Params) -> Params:
+    """ShapeDtypeStructs with the places that the mesh in use gives to weights."""
+    mesh = jax.sharding.get_mesh()
+    if mesh.size <= 1:
+        return jax.tree.map(_abstract, kinds)
+    places = shardings(apply.logical_axes(config), mesh)
+    return jax.tree.map(lambda leaf, place: leaf.update(sharding=place), kinds, places)
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -1,12 +1,16 @@
 """Log-probs of given tokens under the distribution that tokens are drawn from. The sampler and the trainer share it."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from cascade_jax.config import ModelConfig
-from cascade_jax.model import apply
+from cascade_jax.mesh import TOKENS
+from cascade_jax.model import apply, axes
 from cascade_jax.types import Params
 
 SIGN = np.uint32(1 << 31)
@@ -65,14 +69,25 @@ def target_logprobs(
 
     A target that the cut removes has log-prob -inf; gradients stay finite.
     """
+    split, first = "tensor", axes.index("tensor") * logits.shape[-1]
+    if top_p < 1 or top_k > 0:  # a cut needs the whole vocabulary
+        logits, split, first = axes.whole(logits, "tensor", dim=logits.ndim - 1), "", 0
     filtered = filtered_logits(logits, temperature=temperature, top_p=top_p, top_k=top_k)
     # A comparison, not a gather: its transpose is no scatter, and it works on a vocabulary split over devices.
-    chosen = jnp.arange(logits.shape[-1]) == targets[..., None]
-    logprobs = jnp.where(chosen, jax.nn.log_softmax(filtered, axis=-1), 0.0).sum(axis=-1)
-    whole = _scaled(logits, temperature)
-    probs = jax.nn.softmax(whole, axis=-1)
-    entropy = -(probs * jnp.where(probs > 0, jax.nn.log_softmax(whole, axis=-1), 0.0)).sum(axis=-1)
+    chosen = first + jnp.arange(logits.shape[-1]) == targets[..., None]
+    logprobs = axes.total(jnp.where(chosen, _log_softmax(filtered, split), 0.0).sum(axis=-1), split)
+    log_probs = _log_softmax(_scaled(logits, temperature), split)
+    probs = jnp.exp(log_probs)
+    entropy = -axes.total((probs * jnp.where(probs > 0, log_probs, 0.0)).sum(axis=-1), split)
     return logprobs, entropy
+
+
+def _log_softmax(logits: Float[Array, "*batch V"], split: str) -> Float[Array, "*batch V"]:
+    """Over a vocabulary that the mesh axis `split` may share out."""
+    if axes.size(split) == 1:
+        return jax.nn.log_softmax(logits, axis=-1)
+    top = jax.lax.pmax(jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)), split)
+    return logits - top - jnp.log(axes.total(jnp.exp(logits - top).sum(axis=-1, keepdims=True), split))
 
 
 def token_logprobs(
@@ -91,15 +106,28 @@ def token_logprobs(
     targets_BT[b, t] is what hidden_BTD[b, t] predicts; the caller shifts. `chunk` tokens go through the head at a
     time, None picks a memory-safe number; the backward pass computes their logits again.
     """
+    targets_of = functools.partial(target_logprobs, temperature=temperature, top_p=top_p, top_k=top_k)
+    run = functools.partial(_in_chunks, targets_of, CHUNK_TOKENS if chunk is None else chunk)
+    return apply.shared(
+        run, config, params, hidden_BTD, targets_BT, in_specs=(TOKENS, TOKENS), out_specs=(TOKENS, TOKENS)
+    )
+
+
+def _in_chunks(
+    targets_of: Callable[[Array, Array], tuple[Array, Array]],
+    chunk: int,
+    config: ModelConfig,
+    params: Params,
+    hidden_BTD: Float[Array, "B T D"],
+    targets_BT: Int[Array, "B T"],
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     rows, length, width = hidden_BTD.shape
     tokens = rows * length
 
     def head(hidden: Array, targets: Array) -> tuple[Array, Array]:
-        logits = apply.logits(config, params, hidden)
-        return target_logprobs(logits, targets, temperature=temperature, top_p=top_p, top_k=top_k)
+        return targets_of(apply.logits(config, params, hidden), targets)
 
     hidden, targets = hidden_BTD.reshape(tokens, width), targets_BT.reshape(tokens)
-    chunk = CHUNK_TOKENS if chunk is None else chunk
     if tokens <= chunk:
         logprobs, entropy = head(hidden, targets)
         return logprobs.reshape(rows, length), entropy.reshape(rows, length)

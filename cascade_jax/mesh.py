@@ -1,19 +1,28 @@
 """The device mesh, and the one table from the logical axes of weights to its axes."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cascade_jax.config import MeshConfig
+
 MESH_AXES = ("slice", "data", "fsdp", "expert", "tensor", "context")
 
-# What the modules call the dimensions of their weights -> the mesh axis that splits them (None: nothing does).
+# Rows of a batch are split by all of these, the tokens of a row by `context`.
+BATCH_AXES = ("slice", "data", "fsdp", "expert")
+TOKENS = PartitionSpec(BATCH_AXES, "context")  # of anything (B, T, ...)
+
+# What the modules call the dimensions of their weights -> the mesh axes that split them (None: nothing does).
 # `slice`, `data` and `context` split activations, never weights.
-LOGICAL_AXES: dict[str | None, str | None] = {
-    "embed": "fsdp",
+LOGICAL_AXES: dict[str | None, str | tuple[str, ...] | None] = {
+    "embed": ("fsdp", "expert"),
+    "expert_embed": "fsdp",  # of a weight that `expert` splits already
     "vocab": "tensor",
     "heads": "tensor",
     "kv_heads": "tensor",
@@ -42,10 +51,33 @@ def make_mesh(
     return Mesh(np.asarray(devices).reshape(sizes), MESH_AXES)
 
 
-def shardings(axes: Any, mesh: Mesh) -> Any:
+def use(config: MeshConfig) -> AbstractContextManager[Any]:
+    """Within it, all code runs on this mesh of all devices (jax.set_mesh); on one device there is none."""
+    sizes = dataclasses.asdict(config)
+    return nullcontext() if set(sizes.values()) == {1} else jax.set_mesh(make_mesh(**sizes))
+
+
+def shardings(axes: Any, mesh: Mesh, *, at_rest: bool = True) -> Any:
     """A NamedSharding for every weight of a tree of logical axis names (cascade_jax.model.apply.logical_axes)."""
 
-    def one(names: tuple[str | None, ...]) -> NamedSharding:
-        return NamedSharding(mesh, PartitionSpec(*(LOGICAL_AXES[name] for name in names)))
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(axes, at_rest=at_rest), is_leaf=_is_spec)
+
+
+def specs(axes: Any, *, at_rest: bool = True) -> Any:
+    """The same tree with a PartitionSpec for every weight; not at rest, what FSDP splits is whole on every device."""
+
+    def one(names: tuple[str | None, ...]) -> PartitionSpec:
+        gathered = () if at_rest else ("embed", "expert_embed")
+        return PartitionSpec(*(None if name in gathered else LOGICAL_AXES[name] for name in names))
 
     return jax.tree.map(one, axes, is_leaf=lambda node: isinstance(node, tuple))
+
+
+def batch_shares() -> int:
+    """Into how many parts the mesh (jax.set_mesh) splits the rows of a batch; their number must be a multiple."""
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape[axis] for axis in BATCH_AXES if axis in shape)
+
+
+def _is_spec(node: Any) -> bool:
+    return isinstance(node, PartitionSpec)

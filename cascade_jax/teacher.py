@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from cascade_jax.config import ModelConfig
 from cascade_jax.data.packing import pack, place
 from cascade_jax.logprob import token_logprobs
+from cascade_jax.mesh import batch_shares
 from cascade_jax.model import apply
 from cascade_jax.types import Batch, Params
 from cascade_jax.types import Sequence as Tokens
@@ -71,6 +72,7 @@ def _score(
     forward: Callable[[Batch], Float[Array, "B T"]], sequences: Sequence[Tokens], length: int, rows: int
 ) -> list[np.ndarray]:
     """Packs, scores `rows` rows at a time, and cuts the sequences out again, in order."""
+    rows = -(-rows // batch_shares()) * batch_shares()
     placements = place([len(sequence.ids) for sequence in sequences], length)
     passes = -(-max(row + 1 for row, _ in placements) // rows)
     batch = pack([Tokens(s.ids, s.trained) for s in sequences], length, rows=passes * rows)

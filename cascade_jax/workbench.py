@@ -17,6 +17,7 @@ from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.tasks import train_tokenizer
 from cascade_jax.domains import Domain
+from cascade_jax.mesh import batch_shares
 from cascade_jax.model import apply, lora, presets
 from cascade_jax.model.convert.load import repaired
 from cascade_jax.model.convert.names import family
@@ -38,7 +39,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Workbench:
-    """params are the weights that the run starts from, in float32; dtypes those that they were stored in."""
+    """params: what the run starts from, in float32, which an optimizer adds to; dtypes: as the weights were stored."""
 
     model: ModelConfig
     params: Params
@@ -50,6 +51,7 @@ class Workbench:
 def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
     """Load or make all of it. ConfigError, FileNotFoundError or ValueError says in one sentence what does not fit."""
     _check_lengths(config)
+    _check_rows(config)
     model, params, shipped = _network(config)
     for stage in config.stages.values():
         if stage.lora.rank > 0:
@@ -63,7 +65,7 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
             f"{model.vocab_size}; give the tokenizer that belongs to the model."
         )
     chat, dtypes = Chat(tokenizer, template=config.template), jax.tree.map(lambda leaf: leaf.dtype, params)
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)  # what the optimizer adds to
+    params = apply.placed(model, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params))
     return Workbench(model, params, dtypes, chat, domain_module.load(config))
 
 
@@ -104,6 +106,17 @@ def _tokenizer_path(config: CascadeConfig, workdir: Path, model: ModelConfig, sh
         train_tokenizer(fresh, seed=config.seed, vocab_size=model.vocab_size)
         fresh.replace(trained)
     return trained
+
+
+def _check_rows(config: CascadeConfig) -> None:
+    """Batches of rollouts are padded to what the mesh needs; those of SFT are as large as the config says."""
+    for name, stage in config.stages.items():
+        parts = stage.micro_batches * batch_shares()
+        if stage.kind == "sft" and stage.sft.rows % parts:
+            raise ConfigError(
+                f"stages.{name}.sft.rows={stage.sft.rows} do not divide into {stage.micro_batches} micro-batches on "
+                f"{batch_shares()} parts of the mesh; set a multiple of {parts}."
+            )
 
 
 def _check_lengths(config: CascadeConfig) -> None:

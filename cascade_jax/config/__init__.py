@@ -2,7 +2,7 @@
 
 from cascade_jax.config.build import ConfigError, build, complete, to_dict
 from cascade_jax.config.model import ModelConfig
-from cascade_jax.config.run import CascadeConfig, DomainConfig, EvalConfig, JudgeConfig, SourceConfig
+from cascade_jax.config.run import CascadeConfig, DomainConfig, EvalConfig, JudgeConfig, MeshConfig, SourceConfig
 from cascade_jax.config.stage import (
     DistillConfig,
     LoRAConfig,
@@ -21,6 +21,7 @@ __all__ = [
     "EvalConfig",
     "JudgeConfig",
     "LoRAConfig",
+    "MeshConfig",
     "ModelConfig",
     "OptimizerConfig",
     "RLConfig",

@@ -60,6 +60,22 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class MeshConfig:
+    """Into how many parts each axis of the device mesh splits the work. All 1: one device and no mesh."""
+
+    slice: int = 1  # groups of chips with a slow network between them: only gradients cross
+    data: int = 1
+    fsdp: int = 1  # rows, and the weights at rest
+    expert: int = 1  # rows, and the experts
+    tensor: int = 1  # heads, feed-forward widths, vocabulary
+    context: int = 1  # the tokens of a row
+
+    def __post_init__(self) -> None:
+        for name, parts in vars(self).items():
+            require(parts >= 1, f"{name}={parts} must be 1 or more.")
+
+
+@dataclass(frozen=True)
 class CascadeConfig:
     """A whole run. Set one of `model`, a preset to start from random weights, and `checkpoint`, a folder of weights."""
 
@@ -76,6 +92,7 @@ class CascadeConfig:
     buckets: tuple[int, ...] = (32, 64, 128, 256)  # prompt lengths that programs are compiled for
     evaluation: EvalConfig = EvalConfig()
     judge: JudgeConfig = JudgeConfig()
+    mesh: MeshConfig = MeshConfig()
 
     def __post_init__(self) -> None:
         missing = sorted(set(self.stages) ^ set(self.order))

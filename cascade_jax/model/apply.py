@@ -6,18 +6,23 @@ Matrices are stored (in, out). This is the only file in which Flax modules are t
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
+from cascade_jax.leaves import by_path, map_by_path
+from cascade_jax.mesh import BATCH_AXES, TOKENS, specs
+from cascade_jax.model import axes
 from cascade_jax.model import cache as caches
 from cascade_jax.model.cache import Cache
 from cascade_jax.model.hybrid import Aux, Hybrid
-from cascade_jax.types import Params
+from cascade_jax.types import Params, Weighted
 
 
 @functools.cache
@@ -58,12 +63,67 @@ def hidden(
 ) -> tuple[Float[Array, "B T D"], Aux]:
     """Hidden states after the final norm. Segments: 0 = padding, 1.. = packed sequences; None = one sequence a row."""
     segments_BT = jnp.ones_like(ids_BT) if segments_BT is None else segments_BT
-    return _model(config, params).hidden(ids_BT, segments_BT, expert_ids=expert_ids)
+
+    def run(config: ModelConfig, params: Params, ids_BT: Array, segments_BT: Array) -> tuple[Array, Aux]:
+        return _model(config, params).hidden(ids_BT, segments_BT, expert_ids=expert_ids)
+
+    chosen = PartitionSpec(None, *TOKENS) if expert_ids and "E" in config.pattern else None
+    whole = PartitionSpec()
+    out = (TOKENS, Aux(whole, Weighted(whole, whole), chosen))
+    return shared(run, config, params, ids_BT, segments_BT, in_specs=(TOKENS, TOKENS), out_specs=out)
 
 
 def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
     """The head alone, float32."""
     return _model(config, params).logits(hidden)
+
+
+def shared(
+    run: Callable[..., Any],
+    config: ModelConfig,
+    params: Params,
+    *given: Any,
+    in_specs: tuple[Any, ...],
+    out_specs: Any,
+    at_rest: bool = True,
+) -> Any:
+    """run(config, params, *given), on every device of the mesh with its share of weights and of the given arrays.
+
+    Without a mesh (jax.set_mesh) it is the plain call. ValueError where the mesh does not divide the network or batch.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size <= 1 or mesh.manual_axes:
+        return run(config, params, *given)
+    here, placed = axes.local(config, mesh.shape["tensor"]), weight_specs(config, params, at_rest=at_rest)
+
+    def one(params: Params, *given: Any) -> Any:
+        return run(here, jax.tree.map(axes.gathered, params, placed), *given)
+
+    return jax.shard_map(one, in_specs=(placed, *in_specs), out_specs=out_specs, check_vma=False)(params, *given)
+
+
+def placed(config: ModelConfig, tree: Params, *, at_rest: bool = True) -> Params:
+    """Params, or any tree with some of their paths, as the mesh in use splits them; the rest whole on every device."""
+    mesh = jax.sharding.get_mesh()
+    if mesh.size <= 1:
+        return tree
+    specs = weight_specs(config, tree, at_rest=at_rest)
+    return jax.tree.map(lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), tree, specs)
+
+
+def weight_specs(config: ModelConfig, params: Params, *, at_rest: bool = True) -> Params:
+    """The tree of params with a PartitionSpec for every array, of adapters too."""
+    names = specs(logical_axes(config), at_rest=at_rest)
+    by_weight = by_path(names, is_leaf=lambda node: isinstance(node, PartitionSpec))
+
+    def one(path: str, _: Array) -> PartitionSpec:
+        weight, _, part = path.rpartition("/")
+        if path in by_weight:
+            return by_weight[path]
+        *experts, rows, columns = by_weight[weight]
+        return PartitionSpec(*experts, *{"base": (rows, columns), "a": (rows, None), "b": (None, columns)}[part])
+
+    return map_by_path(one, params)
 
 
 def empty_cache(config: ModelConfig, batch: int, capacity: int, *, dtype: jnp.dtype | None = None) -> Cache:
@@ -82,9 +142,23 @@ def prefill(
 
     Rows with length 0 stay as they were and get finite logits without meaning. Tokens beyond the capacity are lost.
     """
-    model = _model(config, params)
-    last, cache = model.extend(ids_BT, lengths_B, cache)
-    return model.logits(last), cache
+
+    def run(config: ModelConfig, params: Params, *given: Any) -> tuple[Array, Cache]:
+        model = _model(config, params)
+        last, cache = model.extend(*given)
+        return model.logits(last), cache
+
+    # Rows as in training; keys, values and states go with their heads. `context` has no part in this.
+    by_row = PartitionSpec(BATCH_AXES)
+    places = Cache(jax.tree.map(_cache_spec, cache.layers), by_row)
+    in_specs, out_specs = (by_row, by_row, places), (PartitionSpec(BATCH_AXES, "tensor"), places)
+    given = (ids_BT, lengths_B, cache)
+    return shared(run, config, params, *given, in_specs=in_specs, out_specs=out_specs, at_rest=False)
+
+
+def _cache_spec(leaf: Array) -> PartitionSpec:
+    convolution = leaf.ndim == 3  # (B, W, channels), where all others have heads after the rows
+    return PartitionSpec(BATCH_AXES, None, "tensor") if convolution else PartitionSpec(BATCH_AXES, "tensor")
 
 
 def decode(

@@ -8,9 +8,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
+from cascade_jax.model import axes
 from cascade_jax.model.cache import KeyValue
 from cascade_jax.model.linear import constant, normal, project
 from cascade_jax.model.norm import rms_norm
+from cascade_jax.model.ring import ring_attention
 
 QUERY_BLOCK = 1024  # longer rows are done in blocks of queries, so that no (T, T) array is ever held
 
@@ -95,6 +97,8 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Over packed rows; positions restart in each segment."""
         q, k, v = self._project(x, positions)
+        if axes.size("context") > 1:
+            return self._output(ring_attention(q, k, v, segments))
         places = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
         keys, values = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)
         return self._output(attend(q, keys, values, places_BT=places, segments_BT=segments, key_segments_BC=segments))
@@ -131,5 +135,5 @@ class Attention(nnx.Module):
         return q, k, heads(self.v_proj, self.v_bias, None, turn=False)
 
     def _output(self, out: Array) -> Array:
-        y = project(out.reshape(*out.shape[:2], -1), self.o_proj[...])
+        y = axes.total(project(out.reshape(*out.shape[:2], -1), self.o_proj[...]), "tensor")
         return y if self.o_bias is None else y + self.o_bias[...].astype(y.dtype)

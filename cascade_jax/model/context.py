@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.mamba import ssd_chunks, ssd_output, ssd_states
+from cascade_jax.model.ssd import ssd_chunks, ssd_output, ssd_states
 
 Tree = TypeVar("Tree")
 
@@ -29,7 +29,7 @@ def positions_parallel(segments_BT: Int[Array, "B T"], *, axis: str = "context")
 def conv_halo(
     raw_BTC: Float[Array, "B T C"], segments_BT: Int[Array, "B T"], width: int, *, axis: str = "context"
 ) -> tuple[Float[Array, "B W C"], Int[Array, "B W"]]:
-    """The last `width` inputs and segments of the shard before, as mamba.causal_conv takes them; padding at the first.
+    """The last `width` inputs and segments of the shard before, as ssd.causal_conv takes them; padding at the first.
 
     ValueError if a shard has fewer tokens.
     """
@@ -53,7 +53,7 @@ def ssd_parallel(
     chunk: int,
     axis: str = "context",
 ) -> tuple[Float[Array, "B T H P"], Float[Array, "B H P N"]]:
-    """mamba.ssd over whole rows, from an empty state; y and the state at the end of the row, the same on all ranks.
+    """ssd.ssd over whole rows, from an empty state; y and the state at the end of the row, the same on all ranks.
 
     A shard turns the state S before it into decay S + added, and two such maps combine to another: log2(ranks)
     messages of (B, H) decays and (B, H, P, N) states give each rank the state before its shard.

@@ -8,8 +8,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
+from cascade_jax.mesh import BATCH_AXES
+from cascade_jax.model import axes
 from cascade_jax.model.attention import Attention
 from cascade_jax.model.cache import Cache
+from cascade_jax.model.context import positions_parallel
 from cascade_jax.model.linear import constant, matmul32, normal
 from cascade_jax.model.mamba import Mamba
 from cascade_jax.model.mlp import MLP
@@ -84,7 +87,10 @@ class Hybrid(nnx.Module):
         self, ids_BT: Int[Array, "B T"], segments_BT: Int[Array, "B T"], *, expert_ids: bool
     ) -> tuple[Float[Array, "B T D"], Aux]:
         x = self._embed(ids_BT)
-        positions = jnp.arange(ids_BT.shape[1]) - segment_bounds(segments_BT)[0]
+        if axes.size("context") == 1:
+            positions = jnp.arange(ids_BT.shape[1]) - segment_bounds(segments_BT)[0]
+        else:
+            positions = positions_parallel(segments_BT)
         routings = []
         for i in range(len(self.config.pattern)):
             layer = self.layers[str(i)]
@@ -113,7 +119,13 @@ class Hybrid(nnx.Module):
         return matmul32(hidden, head)
 
     def _embed(self, ids: Array) -> Array:
-        return self.embedding[...][ids].astype(self.config.dtype)
+        table = self.embedding[...]  # its rows are split over the vocabulary
+        rows = ids - axes.index("tensor") * table.shape[0]
+        if axes.size("tensor") == 1:
+            return table[rows].astype(self.config.dtype)
+        here = (rows >= 0) & (rows < table.shape[0])
+        found = jnp.where(here[..., None], table[jnp.where(here, rows, 0)], 0).astype(self.config.dtype)
+        return axes.total(found, "tensor")
 
     def _final_norm(self, x: Array) -> Array:
         return rms_norm(x, self.final_norm[...], eps=self.config.norm_eps)
@@ -125,9 +137,16 @@ class Hybrid(nnx.Module):
             zero = jnp.zeros(())
             return Aux(jnp.zeros((0, E)), Weighted(zero, zero), None)
         chosen = jax.nn.one_hot(ids, E) * (segments_BT > 0)[..., None, None]
+        counts = axes.total(chosen.sum((1, 2, 3)), *BATCH_AXES, "context")
+        # Sequences reach over the shares of `context`, so each of them looks at whole rows: E numbers a token.
+        segments = axes.whole(segments_BT, "context", dim=1)
         losses = [
-            sequence_balance(r.scores_NE.reshape(*segments_BT.shape, E), segments_BT, experts_per_token=k)
+            sequence_balance(
+                axes.whole(r.scores_NE.reshape(*segments_BT.shape, E), "context", dim=1),
+                segments,
+                experts_per_token=k,
+            )
             for r in routings
         ]
-        balance = Weighted(sum(loss.total for loss in losses), losses[0].weight)
-        return Aux(chosen.sum((1, 2, 3)), balance, ids if expert_ids else None)
+        balance = axes.total(Weighted(sum(loss.total for loss in losses), losses[0].weight), *BATCH_AXES)
+        return Aux(counts, balance, ids if expert_ids else None)

@@ -37,7 +37,7 @@ class LowRank:
 
     def __getitem__(self, index: EllipsisType) -> "LowRank":
         """All of it: modules read what a Param holds as `weight[...]`."""
-        return self
+        return LowRank(self.base[...], self.a[...], self.b[...], self.scale)
 
 
 Weight = Array | LowRank

@@ -1,151 +1,17 @@
 """Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): the chunked SSD form for rows, the recurrence for one token."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from cascade_jax.config import ModelConfig
+from cascade_jax.model import axes
 from cascade_jax.model.cache import MambaState
+from cascade_jax.model.context import conv_halo, ssd_parallel
 from cascade_jax.model.linear import constant, normal, project
 from cascade_jax.model.norm import gated_group_norm
-
-EXACT = jax.lax.Precision.HIGHEST
-
-
-def segment_sums(a: Float[Array, "... Q"]) -> Float[Array, "... Q Q"]:
-    """[l, s] = the sum of a over s < i <= l. Sums of just these terms keep decays exact where a prefix is large.
-
-    A difference of two prefix sums would lose up to 1e-3 of a decay in float32, and mix in other segments.
-    """
-    upto = jnp.tril(jnp.ones((a.shape[-1],) * 2, a.dtype))  # [l, i]: i <= l
-    after = jnp.tril(upto, -1) > 0  # [i, s]: i > s
-    return jnp.matmul(upto, jnp.where(after, a[..., None], 0.0), precision=EXACT)
-
-
-class Chunks(NamedTuple):
-    """What the Z chunks of a row give before their states are joined; R heads a group, Q tokens a chunk."""
-
-    inside: Float[Array, "B Z G R Q P"]  # y as far as it comes from the chunk itself
-    added: Float[Array, "B Z G R P N"]  # the state after the chunk if there was none before
-    kept: Float[Array, "B Z G R Q"]  # how much of the state before the chunk is left at each token
-    C: Float[Array, "B Z G Q N"]
-
-
-def ssd_chunks(
-    x_BTHP: Float[Array, "B T H P"],
-    dt_BTH: Float[Array, "B T H"],
-    A_H: Float[Array, " H"],
-    B_BTGN: Float[Array, "B T G N"],
-    C_BTGN: Float[Array, "B T G N"],
-    segments_BT: Int[Array, "B T"],
-    *,
-    chunk: int,
-    before_B: Int[Array, " B"],
-) -> Chunks:
-    """All pairs of tokens inside a chunk at once. before_B: the segment of the token before the row."""
-    batch, T, H, _ = x_BTHP.shape
-    G = B_BTGN.shape[2]
-    Q = min(chunk, -(-T // 8) * 8)
-    extra = -T % Q
-
-    def chunks(m: Array, *heads: int) -> Array:
-        """(B, T, heads, ...) -> (B, chunks, *heads, Q, ...)"""
-        m = jnp.pad(m, [(0, 0), (0, extra)] + [(0, 0)] * (m.ndim - 2))
-        return jnp.moveaxis(m.reshape(batch, -1, Q, *heads, *m.shape[3:]), 2, 2 + len(heads))
-
-    X, a = chunks(x_BTHP * dt_BTH[..., None], G, H // G), chunks(dt_BTH * A_H, G, H // G)
-    Bs, Cs = chunks(B_BTGN, G), chunks(C_BTGN, G)
-    seg = jnp.pad(segments_BT, [(0, 0), (0, extra)], mode="edge").reshape(batch, -1, Q)
-    before = jnp.concatenate([before_B[:, None], seg[:, :-1, -1]], axis=1)  # the segment that the carried state is of
-
-    same = jnp.tril(jnp.ones((Q, Q), bool)) & (seg[..., :, None] == seg[..., None, :])
-    # -inf before exp, never 0 after it: above the diagonal exp may overflow, and its gradient would be NaN.
-    sums = segment_sums(a)
-    decay = jnp.exp(jnp.where(same[:, :, None, None], sums, -jnp.inf))
-    CB = jnp.matmul(Cs, Bs.swapaxes(-1, -2), precision=EXACT)
-    inside = jnp.matmul(CB[:, :, :, None] * decay, X, precision=EXACT)
-
-    added = jnp.einsum("bzgrsp,bzgsn->bzgrpn", X * decay[..., -1, :, None], Bs, precision=EXACT)
-    from_start = a[..., :1] + sums[..., 0]
-    kept = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(from_start), 0.0)
-    return Chunks(inside, added, kept, Cs)
-
-
-def ssd_states(
-    chunks: Chunks, state_BGRPN: Float[Array, "B G R P N"]
-) -> tuple[Float[Array, "Z B G R P N"], Float[Array, "B G R P N"]]:
-    """The states before each chunk and after the last, by the recurrence from the given one."""
-
-    def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        kept, added = now
-        return kept[..., None, None] * state + added, state
-
-    per_chunk = (jnp.moveaxis(chunks.kept[..., -1], 1, 0), jnp.moveaxis(chunks.added, 1, 0))
-    state, starts = jax.lax.scan(step, state_BGRPN, per_chunk)
-    return starts, state
-
-
-def ssd_output(chunks: Chunks, starts_ZBGRPN: Float[Array, "Z B G R P N"], tokens: int) -> Float[Array, "B tokens H P"]:
-    """y from inside the chunks and from the states before them."""
-    carried = jnp.einsum("bzgln,zbgrpn->bzgrlp", chunks.C, starts_ZBGRPN, precision=EXACT)
-    y = jnp.moveaxis(chunks.inside + chunks.kept[..., None] * carried, 4, 2)
-    batch, Z, Q, G, R, P = y.shape
-    return y.reshape(batch, Z * Q, G * R, P)[:, :tokens]
-
-
-def ssd(
-    x_BTHP: Float[Array, "B T H P"],
-    dt_BTH: Float[Array, "B T H"],
-    A_H: Float[Array, " H"],
-    B_BTGN: Float[Array, "B T G N"],
-    C_BTGN: Float[Array, "B T G N"],
-    segments_BT: Int[Array, "B T"],
-    *,
-    chunk: int,
-    state_BHPN: Float[Array, "B H P N"] | None = None,
-) -> tuple[Float[Array, "B T H P"], Float[Array, "B H P N"]]:
-    """S_t = exp(dt A) S_(t-1) + dt x B^T, y = S C, with S = 0 before each segment; y and the last S, float32.
-
-    A given state belongs to the first segment. dt = 0 leaves the state as it was. Head h reads group h // (H / G).
-    Inside a chunk all pairs of positions at once, from chunk to chunk the recurrence.
-    """
-    batch, T, H, P = x_BTHP.shape
-    G, N = B_BTGN.shape[2:]
-    chunks = ssd_chunks(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, segments_BT, chunk=chunk, before_B=segments_BT[:, 0])
-    state = jnp.zeros((batch, H, P, N), jnp.float32) if state_BHPN is None else state_BHPN
-    starts, state = ssd_states(chunks, state.reshape(batch, G, H // G, P, N))
-    return ssd_output(chunks, starts, T), state.reshape(batch, H, P, N)
-
-
-def causal_conv(
-    history_BWC: Float[Array, "B W C"],
-    x_BTC: Float[Array, "B T C"],
-    weight_KC: Float[Array, "K C"],
-    bias_C: Float[Array, " C"],
-    segments_BT: Int[Array, "B T"] | None,
-    history_segments_BW: Int[Array, "B W"] | None = None,
-) -> Float[Array, "B T C"]:
-    """silu(depthwise convolution + bias) in float32; taps reach back to the history, never into another segment.
-
-    Where segments are given, a history without them is padding.
-    """
-    T, W = x_BTC.shape[1], history_BWC.shape[1]
-    padded = jnp.concatenate([history_BWC.astype(x_BTC.dtype), x_BTC], axis=1).astype(jnp.float32)
-    seg = None
-    if history_segments_BW is not None:
-        seg = jnp.concatenate([history_segments_BW, segments_BT], axis=1)
-    elif segments_BT is not None:
-        seg = jnp.pad(segments_BT, [(0, 0), (W, 0)])
-    total = bias_C.astype(jnp.float32)
-    for j in range(W + 1):
-        tap = padded[:, j : j + T] * weight_KC[j].astype(jnp.float32)
-        if seg is not None and j < W:
-            tap = jnp.where((seg[:, j : j + T] == segments_BT)[..., None], tap, 0.0)
-        total = total + tap
-    return jax.nn.silu(total)
+from cascade_jax.model.ssd import causal_conv, ssd
 
 
 class Mamba(nnx.Module):
@@ -176,10 +42,15 @@ class Mamba(nnx.Module):
         """Over packed rows: convolution and state start from nothing in every segment."""
         live = segments > 0
         z, raw, dt = self._project(x, live)
-        history = jnp.zeros((x.shape[0], self.config.conv_kernel - 1, raw.shape[-1]), raw.dtype)
-        v = causal_conv(history, raw, self.conv_weight[...], self.conv_bias[...], segments)
+        width, chunk = self.config.conv_kernel - 1, self.config.chunk
+        if axes.size("context") == 1:
+            history, before = jnp.zeros((x.shape[0], width, raw.shape[-1]), raw.dtype), None
+        else:
+            history, before = conv_halo(raw, segments, width)
+        v = causal_conv(history, raw, *self._conv(), segments, before)
         inputs, B, C = self._split(v, live)
-        y, _ = ssd(inputs, dt, self._A(), B, C, segments, chunk=self.config.chunk)
+        over_rows = ssd if axes.size("context") == 1 else ssd_parallel
+        y, _ = over_rows(inputs, dt, self._A(), B, C, segments, chunk=chunk)
         return self._output(y, inputs, z, x.dtype)
 
     def extend(
@@ -187,7 +58,7 @@ class Mamba(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], MambaState]:
         """T more tokens on top of the cached states; tokens that are not live leave no trace in them."""
         z, raw, dt = self._project(x, live)
-        v = causal_conv(cache.conv, raw, self.conv_weight[...], self.conv_bias[...], None)
+        v = causal_conv(cache.conv, raw, *self._conv(), None)
         inputs, B, C = self._split(v, live)
         window = jnp.concatenate([cache.conv, raw.astype(cache.conv.dtype)], axis=1)
         last = live.sum(1)[:, None] + jnp.arange(cache.conv.shape[1])
@@ -205,6 +76,19 @@ class Mamba(nnx.Module):
         dt, x = dt[:, 0, :, None, None], x[:, 0, :, :, None]
         state = jnp.exp(dt * self._A()[:, None, None]) * state + dt * x * B
         return (state * C).sum(-1)[:, None], state
+
+    def _conv(self) -> tuple[Array, Array]:
+        """Weight and bias of the channels x|B|C that are here: devices that share the heads share each of the three."""
+        weight, bias = self.conv_weight[...], self.conv_bias[...]
+        shares = axes.size("tensor")
+        if shares == 1:
+            return weight, bias
+        c, start, parts = self.config, 0, []
+        for width in (c.mamba_width, c.mamba_groups * c.state, c.mamba_groups * c.state):
+            parts.append(start + axes.index("tensor") * width + jnp.arange(width))
+            start += shares * width
+        here = jnp.concatenate(parts)
+        return weight[:, here], bias[here]
 
     def _A(self) -> Array:
         return -jnp.exp(self.A_log[...].astype(jnp.float32))
@@ -231,4 +115,4 @@ class Mamba(nnx.Module):
         y = y + self.D[...].astype(jnp.float32)[:, None] * x
         y = y.reshape(*y.shape[:2], -1)
         y = gated_group_norm(y, z, self.norm[...], groups=c.mamba_groups, eps=c.norm_eps)
-        return project(y.astype(dtype), self.out_proj[...])
+        return axes.total(project(y.astype(dtype), self.out_proj[...]), "tensor")

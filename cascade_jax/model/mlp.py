@@ -5,6 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from cascade_jax.config import ModelConfig
+from cascade_jax.model import axes
 from cascade_jax.model.linear import normal, project
 
 
@@ -17,12 +18,12 @@ class MLP(nnx.Module):
     """up (D, F), down (F, D), and gate (D, F) for SwiGLU."""
 
     def __init__(self, config: ModelConfig, key: Array, *, width: int) -> None:
-        shape, axes, std = (config.width, width), ("embed", "mlp"), config.initializer_range
+        shape, names, std = (config.width, width), ("embed", "mlp"), config.initializer_range
         up, down, gate = jax.random.split(key, 3)
-        self.up = normal(up, shape, axes, std=std)
-        self.down = normal(down, shape[::-1], axes[::-1], std=std)
-        self.gate = normal(gate, shape, axes, std=std) if config.activation == "swiglu" else None
+        self.up = normal(up, shape, names, std=std)
+        self.down = normal(down, shape[::-1], names[::-1], std=std)
+        self.gate = normal(gate, shape, names, std=std) if config.activation == "swiglu" else None
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         gate = None if self.gate is None else project(x, self.gate[...])
-        return project(activate(project(x, self.up[...]), gate), self.down[...])
+        return axes.total(project(activate(project(x, self.up[...]), gate), self.down[...]), "tensor")

@@ -8,6 +8,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
+from cascade_jax.model import axes
+from cascade_jax.model.exchange import expert_parallel
 from cascade_jax.model.experts import Experts, chosen_experts
 from cascade_jax.model.linear import constant, matmul32, normal, project
 from cascade_jax.model.mlp import MLP
@@ -78,12 +80,12 @@ class MoE(nnx.Module):
         width, E, F, std = config.width, config.experts, config.expert_width, config.initializer_range
         D = config.latent_width or width
         router, up, down, gate, shared, latent_in, latent_out = jax.random.split(key, 7)
-        axes = ("expert", "embed", "mlp")
+        names = ("expert", "expert_embed", "mlp")
         self.router = normal(router, (width, E), ("embed", None), std=std)
         self.router_bias = constant(0.0, (E,), (None,)) if config.router == "sigmoid" else None
-        self.up = normal(up, (E, D, F), axes, std=std)
-        self.down = normal(down, (E, F, D), ("expert", "mlp", "embed"), std=std)
-        self.gate = normal(gate, (E, D, F), axes, std=std) if config.activation == "swiglu" else None
+        self.up = normal(up, (E, D, F), names, std=std)
+        self.down = normal(down, (E, F, D), ("expert", "mlp", "expert_embed"), std=std)
+        self.gate = normal(gate, (E, D, F), names, std=std) if config.activation == "swiglu" else None
         latent = config.latent_width > 0
         self.latent_in = normal(latent_in, (width, D), ("embed", None), std=std) if latent else None
         self.latent_out = normal(latent_out, (D, width), (None, "embed"), std=std) if latent else None
@@ -97,8 +99,15 @@ class MoE(nnx.Module):
         experts = Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])
         if self.latent_in is not None:
             rows = project(rows, self.latent_in[...])
-        out = chosen_experts(experts, rows, routing.ids_Nk, routing.weights_Nk).astype(x.dtype)
+        out = self._routed(experts, rows, routing).astype(x.dtype)
         if self.latent_out is not None:
             out = project(out, self.latent_out[...])
         out = out.reshape(x.shape)
         return (out if self.shared is None else out + self.shared(x)), routing
+
+    def _routed(self, experts: Experts, rows: Float[Array, "N D"], routing: Routing) -> Float[Array, "N D"]:
+        if axes.size("expert") == 1:
+            out = chosen_experts(experts, rows, routing.ids_Nk, routing.weights_Nk)
+        else:
+            out = expert_parallel(experts, rows, routing.ids_Nk, routing.weights_Nk, exchange=axes.exchange())
+        return axes.total(out, "tensor")  # each device has a part of the experts' width

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 
 from cascade_jax.config import ModelConfig, SamplingConfig
+from cascade_jax.mesh import batch_shares
+from cascade_jax.model import apply
 from cascade_jax.rollout.sampler import Drawn, sample
 from cascade_jax.types import Group, Params, Prompt, Sample
 
@@ -44,14 +46,13 @@ class LocalEngine:
     ) -> None:
         """buckets: prompt lengths that programs are compiled for. batch: the most samples decoded at a time."""
         self.config = config
-        self.params = params
-        self.version = version
+        self.load(params, version)
         self.stop_ids = tuple(int(i) for i in stop_ids)
         self.buckets = tuple(sorted(buckets))
         self.batch = batch
 
     def load(self, params: Params, version: int) -> None:
-        self.params = params
+        self.params = apply.placed(self.config, params, at_rest=False)
         self.version = version
 
     def generate(
@@ -61,6 +62,7 @@ class LocalEngine:
         self._check(prompts)
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
         size = min(_power_of_two(len(prompts)), max(1, self.batch // samples_per_prompt))
+        size = -(-size // batch_shares()) * batch_shares()
         parts = [order[start : start + size] for start in range(0, len(order), size)]
         groups: dict[int, Group] = {}
         for part in parts:

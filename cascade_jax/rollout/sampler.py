@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.logprob import filtered_logits, target_logprobs
+from cascade_jax.mesh import batch_shares
 from cascade_jax.model import apply
 from cascade_jax.model.cache import Cache, grow, repeat
 from cascade_jax.types import Params
@@ -52,9 +53,10 @@ def sample(
     """
     prompts, bucket = ids_PT.shape
     G = samples_per_prompt
+    at_once = -(-PREFILL_PROMPTS // batch_shares()) * batch_shares()
     caches = [
-        prefill(config, params, ids_PT[start : start + PREFILL_PROMPTS], lengths_P[start : start + PREFILL_PROMPTS])
-        for start in range(0, prompts, PREFILL_PROMPTS)
+        prefill(config, params, ids_PT[start : start + at_once], lengths_P[start : start + at_once])
+        for start in range(0, prompts, at_once)
     ]
     last_P = ids_PT[np.arange(prompts), np.maximum(lengths_P - 1, 0)]
     state = decode(

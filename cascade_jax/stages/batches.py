@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from cascade_jax.config import ModelConfig, SamplingConfig
 from cascade_jax.data.packing import pack
 from cascade_jax.logprob import token_logprobs
+from cascade_jax.mesh import batch_shares
 from cascade_jax.model import apply
 from cascade_jax.types import Batch, Group, Params, Sample, Sequence, Weighted
 
@@ -37,9 +38,9 @@ def pack_rows(sequences: list[Sequence], length: int, *, micro_batches: int) -> 
 
 
 def row_bucket(rows: int, micro_batches: int) -> int:
-    """The smallest power of two, from SMALLEST on, that holds `rows`, rounded up to a multiple of micro_batches."""
-    size = 1 << (max(SMALLEST, rows) - 1).bit_length()
-    return -(-size // micro_batches) * micro_batches
+    """The smallest power of two, from SMALLEST on, that holds `rows`, rounded up for micro-batches and mesh."""
+    size, parts = 1 << (max(SMALLEST, rows) - 1).bit_length(), micro_batches * batch_shares()
+    return -(-size // parts) * parts
 
 
 def forward(

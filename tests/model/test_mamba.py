@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascade_jax.model.mamba import causal_conv, segment_sums, ssd
+from cascade_jax.model.ssd import causal_conv, segment_sums, ssd
 
 H, P, G, N = 4, 3, 2, 5
 SSD = jax.jit(ssd, static_argnames="chunk")

@@ -1,0 +1,93 @@
+"""What layers need to know of the mesh while they run on one device's share of weights and tokens (jax.shard_map).
+
+Outside of shard_map every axis has size 1 and nothing here does anything: the layers are one code for both.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from types import EllipsisType
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+from jaxtyping import Array
+
+from cascade_jax.config import ModelConfig
+
+GATHERED = ("fsdp", "expert")  # split the `embed` dimension of weights at rest; layers see all of it
+
+
+def size(axis: str) -> int:
+    """How many shares the axis makes, where this code runs on one of them."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.shape[axis] if axis in mesh.manual_axes else 1
+
+
+def index(axis: str) -> Array | int:
+    """Which share this is."""
+    return jax.lax.axis_index(axis) if size(axis) > 1 else 0
+
+
+def total(x: Any, *axes: str) -> Any:
+    """The sum of every array in x over the shares that the axes make."""
+    split = tuple(axis for axis in axes if size(axis) > 1)
+    return jax.lax.psum(x, split) if split else x
+
+
+def whole(x: Array, axis: str, *, dim: int) -> Array:
+    """The shares of x along one of its dimensions, put together."""
+    return jax.lax.all_gather(x, axis, axis=dim, tiled=True) if size(axis) > 1 else x
+
+
+def exchange() -> str:
+    """How tokens reach their experts on these devices: CPU and TPU v5e compilers have no exchange of ragged parts."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return "dense" if device.platform == "cpu" or "v5 lite" in device.device_kind.lower() else "ragged"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gathered:
+    """A weight's share at rest (FSDP), whole when it is read as `weight[...]`: inside of a layer, so that a layer that
+    is computed again gathers again, and at most one layer's weights are ever whole."""
+
+    share: Array
+    places: tuple[tuple[int, str], ...] = field(metadata={"static": True})  # (dimension, mesh axis), innermost first
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.share.shape
+
+    def __getitem__(self, _: EllipsisType) -> Array:
+        weight = self.share
+        for dim, axis in self.places:
+            weight = whole(weight, axis, dim=dim)
+        return weight
+
+
+def gathered(share: Array, spec: PartitionSpec) -> Array | Gathered:
+    """The share of a weight that lies as `spec` says, to be read whole where FSDP split it."""
+    places = []
+    for dim, axes in enumerate(spec):
+        axes = (axes,) if isinstance(axes, str) else axes or ()
+        # The expert dimension of experts' weights is split for good: it is not gathered, tokens travel instead.
+        if axes != ("expert",):
+            places += [(dim, axis) for axis in reversed(axes) if axis in GATHERED and size(axis) > 1]
+    return Gathered(share, tuple(places)) if places else share
+
+
+def local(config: ModelConfig, tensor: int) -> ModelConfig:
+    """The network as one of `tensor` devices has it, with its share of heads and groups; ValueError if none is even."""
+    if tensor == 1:
+        return config
+    split = []
+    if "*" in config.pattern:
+        split += ["heads", "kv_heads"]
+    if "M" in config.pattern:
+        split += ["mamba_heads", "mamba_groups"]
+    for name in split:
+        if getattr(config, name) % tensor:
+            raise ValueError(
+                f"the mesh axis tensor={tensor} does not divide {name}={getattr(config, name)}; choose a divisor of it."
+            )
+    return dataclasses.replace(config, **{name: getattr(config, name) // tensor for name in split})

@@ -1,0 +1,142 @@
+"""Mamba-2 without its weights (Dao and Gu 2024, arXiv 2405.21060): the chunked SSD and the short convolution."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+EXACT = jax.lax.Precision.HIGHEST
+
+
+def segment_sums(a: Float[Array, "... Q"]) -> Float[Array, "... Q Q"]:
+    """[l, s] = the sum of a over s < i <= l. Sums of just these terms keep decays exact where a prefix is large.
+
+    A difference of two prefix sums would lose up to 1e-3 of a decay in float32, and mix in other segments.
+    """
+    upto = jnp.tril(jnp.ones((a.shape[-1],) * 2, a.dtype))  # [l, i]: i <= l
+    after = jnp.tril(upto, -1) > 0  # [i, s]: i > s
+    return jnp.matmul(upto, jnp.where(after, a[..., None], 0.0), precision=EXACT)
+
+
+class Chunks(NamedTuple):
+    """What the Z chunks of a row give before their states are joined; R heads a group, Q tokens a chunk."""
+
+    inside: Float[Array, "B Z G R Q P"]  # y as far as it comes from the chunk itself
+    added: Float[Array, "B Z G R P N"]  # the state after the chunk if there was none before
+    kept: Float[Array, "B Z G R Q"]  # how much of the state before the chunk is left at each token
+    C: Float[Array, "B Z G Q N"]
+
+
+def ssd_chunks(
+    x_BTHP: Float[Array, "B T H P"],
+    dt_BTH: Float[Array, "B T H"],
+    A_H: Float[Array, " H"],
+    B_BTGN: Float[Array, "B T G N"],
+    C_BTGN: Float[Array, "B T G N"],
+    segments_BT: Int[Array, "B T"],
+    *,
+    chunk: int,
+    before_B: Int[Array, " B"],
+) -> Chunks:
+    """All pairs of tokens inside a chunk at once. before_B: the segment of the token before the row."""
+    batch, T, H, _ = x_BTHP.shape
+    G = B_BTGN.shape[2]
+    Q = min(chunk, -(-T // 8) * 8)
+    extra = -T % Q
+
+    def chunks(m: Array, *heads: int) -> Array:
+        """(B, T, heads, ...) -> (B, chunks, *heads, Q, ...)"""
+        m = jnp.pad(m, [(0, 0), (0, extra)] + [(0, 0)] * (m.ndim - 2))
+        return jnp.moveaxis(m.reshape(batch, -1, Q, *heads, *m.shape[3:]), 2, 2 + len(heads))
+
+    X, a = chunks(x_BTHP * dt_BTH[..., None], G, H // G), chunks(dt_BTH * A_H, G, H // G)
+    Bs, Cs = chunks(B_BTGN, G), chunks(C_BTGN, G)
+    seg = jnp.pad(segments_BT, [(0, 0), (0, extra)], mode="edge").reshape(batch, -1, Q)
+    before = jnp.concatenate([before_B[:, None], seg[:, :-1, -1]], axis=1)  # the segment that the carried state is of
+
+    same = jnp.tril(jnp.ones((Q, Q), bool)) & (seg[..., :, None] == seg[..., None, :])
+    # -inf before exp, never 0 after it: above the diagonal exp may overflow, and its gradient would be NaN.
+    sums = segment_sums(a)
+    decay = jnp.exp(jnp.where(same[:, :, None, None], sums, -jnp.inf))
+    CB = jnp.matmul(Cs, Bs.swapaxes(-1, -2), precision=EXACT)
+    inside = jnp.matmul(CB[:, :, :, None] * decay, X, precision=EXACT)
+
+    added = jnp.einsum("bzgrsp,bzgsn->bzgrpn", X * decay[..., -1, :, None], Bs, precision=EXACT)
+    from_start = a[..., :1] + sums[..., 0]
+    kept = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(from_start), 0.0)
+    return Chunks(inside, added, kept, Cs)
+
+
+def ssd_states(
+    chunks: Chunks, state_BGRPN: Float[Array, "B G R P N"]
+) -> tuple[Float[Array, "Z B G R P N"], Float[Array, "B G R P N"]]:
+    """The states before each chunk and after the last, by the recurrence from the given one."""
+
+    def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        kept, added = now
+        return kept[..., None, None] * state + added, state
+
+    per_chunk = (jnp.moveaxis(chunks.kept[..., -1], 1, 0), jnp.moveaxis(chunks.added, 1, 0))
+    state, starts = jax.lax.scan(step, state_BGRPN, per_chunk)
+    return starts, state
+
+
+def ssd_output(chunks: Chunks, starts_ZBGRPN: Float[Array, "Z B G R P N"], tokens: int) -> Float[Array, "B tokens H P"]:
+    """y from inside the chunks and from the states before them."""
+    carried = jnp.einsum("bzgln,zbgrpn->bzgrlp", chunks.C, starts_ZBGRPN, precision=EXACT)
+    y = jnp.moveaxis(chunks.inside + chunks.kept[..., None] * carried, 4, 2)
+    batch, Z, Q, G, R, P = y.shape
+    return y.reshape(batch, Z * Q, G * R, P)[:, :tokens]
+
+
+def ssd(
+    x_BTHP: Float[Array, "B T H P"],
+    dt_BTH: Float[Array, "B T H"],
+    A_H: Float[Array, " H"],
+    B_BTGN: Float[Array, "B T G N"],
+    C_BTGN: Float[Array, "B T G N"],
+    segments_BT: Int[Array, "B T"],
+    *,
+    chunk: int,
+    state_BHPN: Float[Array, "B H P N"] | None = None,
+) -> tuple[Float[Array, "B T H P"], Float[Array, "B H P N"]]:
+    """S_t = exp(dt A) S_(t-1) + dt x B^T, y = S C, with S = 0 before each segment; y and the last S, float32.
+
+    A given state belongs to the first segment. dt = 0 leaves the state as it was. Head h reads group h // (H / G).
+    Inside a chunk all pairs of positions at once, from chunk to chunk the recurrence.
+    """
+    batch, T, H, P = x_BTHP.shape
+    G, N = B_BTGN.shape[2:]
+    chunks = ssd_chunks(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, segments_BT, chunk=chunk, before_B=segments_BT[:, 0])
+    state = jnp.zeros((batch, H, P, N), jnp.float32) if state_BHPN is None else state_BHPN
+    starts, state = ssd_states(chunks, state.reshape(batch, G, H // G, P, N))
+    return ssd_output(chunks, starts, T), state.reshape(batch, H, P, N)
+
+
+def causal_conv(
+    history_BWC: Float[Array, "B W C"],
+    x_BTC: Float[Array, "B T C"],
+    weight_KC: Float[Array, "K C"],
+    bias_C: Float[Array, " C"],
+    segments_BT: Int[Array, "B T"] | None,
+    history_segments_BW: Int[Array, "B W"] | None = None,
+) -> Float[Array, "B T C"]:
+    """silu(depthwise convolution + bias) in float32; taps reach back to the history, never into another segment.
+
+    Where segments are given, a history without them is padding.
+    """
+    T, W = x_BTC.shape[1], history_BWC.shape[1]
+    padded = jnp.concatenate([history_BWC.astype(x_BTC.dtype), x_BTC], axis=1).astype(jnp.float32)
+    seg = None
+    if history_segments_BW is not None:
+        seg = jnp.concatenate([history_segments_BW, segments_BT], axis=1)
+    elif segments_BT is not None:
+        seg = jnp.pad(segments_BT, [(0, 0), (W, 0)])
+    total = bias_C.astype(jnp.float32)
+    for j in range(W + 1):
+        tap = padded[:, j : j + T] * weight_KC[j].astype(jnp.float32)
+        if seg is not None and j < W:
+            tap = jnp.where((seg[:, j : j + T] == segments_BT)[..., None], tap, 0.0)
+        total = total + tap
+    return jax.nn.silu(total)
