@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.ssd import ssd_chunks, ssd_output, ssd_states
+from cascade_jax.model.ssd import States, ssd_chunks, ssd_output, ssd_states
 
 Tree = TypeVar("Tree")
 
@@ -55,24 +55,22 @@ def ssd_parallel(
 ) -> tuple[Float[Array, "B T H P"], Float[Array, "B H P N"]]:
     """ssd.ssd over whole rows, from an empty state; y and the state at the end of the row, the same on all ranks.
 
-    A shard turns the state S before it into decay S + added, and two such maps combine to another: log2(ranks)
-    messages of (B, H) decays and (B, H, P, N) states give each rank the state before its shard.
+    A shard turns the state S before it into left S + state, and two such maps combine to another: log2(ranks)
+    messages of left (B, H) and state (B, H, P, N) give each rank the state before its shard.
     """
     T = x_BTHP.shape[1]
     before_B = _from_before(segments_BT[:, -1], 1, axis)
     chunks = ssd_chunks(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, segments_BT, chunk=chunk, before_B=before_B)
-    starts, added = ssd_states(chunks, jnp.zeros_like(chunks.added[:, 0]))
-    decays = jnp.cumprod(jnp.moveaxis(chunks.kept[..., -1], 1, 0), axis=0)[..., None, None]
+    from_zero, after = ssd_states(chunks, jnp.zeros_like(chunks.added[:, 0]))
 
-    def combine(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-        return first[0] * second[0], second[0] * first[1] + second[1]
+    def combine(first: States, second: States) -> States:
+        return States(second.left[..., None, None] * first.state + second.state, second.left * first.left)
 
-    _, after = _prefix(combine, (decays[-1], added), axis)
-    state = _from_before(after, 1, axis)
-    left = jnp.concatenate([jnp.ones_like(decays[:1]), decays[:-1]])  # of that state, before each chunk
+    after = _prefix(combine, after, axis).state
+    starts = from_zero.state + from_zero.left[..., None, None] * _from_before(after, 1, axis)
     last = jax.lax.axis_index(axis) == jax.lax.axis_size(axis) - 1
     end = jax.lax.psum(jnp.where(last, after, 0.0), axis)
-    return ssd_output(chunks, starts + left * state, T), end.reshape(end.shape[0], -1, *end.shape[3:])
+    return ssd_output(chunks, starts, T), end.reshape(end.shape[0], -1, *end.shape[3:])
 
 
 def _from_before(values: Tree, distance: int, axis: str) -> Tree:
@@ -82,7 +80,7 @@ def _from_before(values: Tree, distance: int, axis: str) -> Tree:
 
 
 def _prefix(combine: Callable[[Tree, Tree], Tree], values: Tree, axis: str) -> Tree:
-    """The values of all ranks up to this one, combined. To combine zeros with a first rank's must not change them."""
+    """The values of all ranks up to this one, combined; zeros stand for all that is before the first."""
     distance = 1
     while distance < jax.lax.axis_size(axis):
         values = combine(_from_before(values, distance, axis), values)

@@ -28,6 +28,13 @@ class Chunks(NamedTuple):
     C: Float[Array, "B Z G Q N"]
 
 
+class States(NamedTuple):
+    """A state, and how much of the one before the row is in it."""
+
+    state: Float[Array, "*Z B G R P N"]
+    left: Float[Array, "*Z B G R"]
+
+
 def ssd_chunks(
     x_BTHP: Float[Array, "B T H P"],
     dt_BTH: Float[Array, "B T H"],
@@ -68,18 +75,16 @@ def ssd_chunks(
     return Chunks(inside, added, kept, Cs)
 
 
-def ssd_states(
-    chunks: Chunks, state_BGRPN: Float[Array, "B G R P N"]
-) -> tuple[Float[Array, "Z B G R P N"], Float[Array, "B G R P N"]]:
-    """The states before each chunk and after the last, by the recurrence from the given one."""
+def ssd_states(chunks: Chunks, state_BGRPN: Float[Array, "B G R P N"]) -> tuple[States, States]:
+    """By the recurrence from the given state: before each chunk (Z, ...), and after the last."""
 
-    def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        kept, added = now
-        return kept[..., None, None] * state + added, state
+    def step(now: States, chunk: tuple[Array, Array]) -> tuple[States, States]:
+        kept, added = chunk
+        return States(kept[..., None, None] * now.state + added, kept * now.left), now
 
     per_chunk = (jnp.moveaxis(chunks.kept[..., -1], 1, 0), jnp.moveaxis(chunks.added, 1, 0))
-    state, starts = jax.lax.scan(step, state_BGRPN, per_chunk)
-    return starts, state
+    after, before = jax.lax.scan(step, States(state_BGRPN, jnp.ones_like(chunks.kept[:, 0, ..., 0])), per_chunk)
+    return before, after
 
 
 def ssd_output(chunks: Chunks, starts_ZBGRPN: Float[Array, "Z B G R P N"], tokens: int) -> Float[Array, "B tokens H P"]:
@@ -110,8 +115,8 @@ def ssd(
     G, N = B_BTGN.shape[2:]
     chunks = ssd_chunks(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, segments_BT, chunk=chunk, before_B=segments_BT[:, 0])
     state = jnp.zeros((batch, H, P, N), jnp.float32) if state_BHPN is None else state_BHPN
-    starts, state = ssd_states(chunks, state.reshape(batch, G, H // G, P, N))
-    return ssd_output(chunks, starts, T), state.reshape(batch, H, P, N)
+    before, after = ssd_states(chunks, state.reshape(batch, G, H // G, P, N))
+    return ssd_output(chunks, before.state, T), after.state.reshape(batch, H, P, N)
 
 
 def causal_conv(
