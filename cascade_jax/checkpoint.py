@@ -14,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 
 from cascade_jax.config import ConfigError, ModelConfig, build
 from cascade_jax.folder import replaced
-from cascade_jax.leaves import by_path, with_leaves
+from cascade_jax.leaves import by_path, misfits, with_leaves
 from cascade_jax.mesh import shardings
 from cascade_jax.model import apply
 from cascade_jax.model.convert import load_hf
@@ -71,15 +71,19 @@ def restore_state(
     return restored, json.loads(loaded["position"]["json"])
 
 
-def save_model(path: Path, config: ModelConfig, params: Params, *, tokenizer: Path | None) -> None:
+def save_model(
+    path: Path, config: ModelConfig, params: Params, *, tokenizer: Path | None = None, side_files: Path | None = None
+) -> None:
     """A model directory: `params/` (Orbax), `config.json`, tokenizer, chat template and the like. Replaces `path`.
 
-    `tokenizer` is copied under its standard name, with the files beside it that belong to a model (SIDE_FILES).
+    `tokenizer` is copied under its standard name, with the files beside it that belong to a model, or in `side_files`.
     """
     with replaced(Path(path)) as fresh:
         ocp.save(fresh / "params", params)
+        beside = side_files or (None if tokenizer is None else Path(tokenizer).parent)
+        if beside is not None:
+            copy_side_files(beside, fresh, settings=True)
         if tokenizer is not None:
-            copy_side_files(Path(tokenizer).parent, fresh)
             shutil.copyfile(tokenizer, fresh / f"tokenizer{Path(tokenizer).suffix}")
         (fresh / "config.json").write_text(json.dumps(asdict(config), indent=1))
 
@@ -99,13 +103,8 @@ def load_model(path: Path, *, dtype: Any = None) -> tuple[ModelConfig, Params, P
     if is_hugging_face(path):
         mesh = jax.sharding.get_mesh()
         return *load_hf(path, mesh=mesh if mesh.size > 1 else None, dtype=dtype), tokenizer
-    values = json.loads((path / "config.json").read_text())
-    try:
-        config = build(ModelConfig, values, str(path / "config.json"))
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-    stored = ocp.metadata(path / "params").metadata
-    kinds = jax.tree.map(lambda leaf, there: leaf.update(dtype=dtype or there.dtype), apply.abstract(config), stored)
+    config = _read_config(path / "config.json")
+    kinds = _stored_kinds(path, config, dtype)
     params = _load_pytree(path / "params", _placed(config, kinds))
     return runnable(config), params, tokenizer
 
@@ -127,6 +126,23 @@ def _steps(directory: Path) -> list[int]:
 def _as_dict(state: TrainState, frozen: Callable[[str], bool] | None) -> dict[str, Any]:
     params = {path: leaf for path, leaf in by_path(state.params).items() if frozen is None or not frozen(path)}
     return {"params": params, "optimizer_state": by_path(state.optimizer_state), "step": state.step}
+
+
+def _read_config(file: Path) -> ModelConfig:
+    try:
+        return build(ModelConfig, json.loads(file.read_text(encoding="utf-8")), str(file))
+    except (ConfigError, json.JSONDecodeError) as error:
+        where = "" if str(file) in str(error) else f"{file} is no JSON: "
+        raise ValueError(f"{where}{error}") from None
+
+
+def _stored_kinds(path: Path, config: ModelConfig, dtype: Any) -> Params:
+    """The tree of params with the dtypes that are stored. ValueError lists the weights that the config does not fit."""
+    stored, wanted = ocp.metadata(path / "params").metadata, apply.abstract(config)
+    faults = misfits(stored, wanted)
+    if faults:
+        raise ValueError(f"{path / 'params'} does not fit {path / 'config.json'}: {', '.join(faults)}.")
+    return jax.tree.map(lambda leaf, there: leaf.update(dtype=dtype or there.dtype), wanted, stored)
 
 
 def _placed(config: ModelConfig, kinds: Params) -> Params:

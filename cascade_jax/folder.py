@@ -13,7 +13,7 @@ def replaced(path: Path) -> Iterator[Path]:
     Until the renaming an older folder at `path` stays whole. What a killed process left beside it is removed, or put
     back where it was killed between the two renames, by the next call.
     """
-    path = path.absolute()
+    path = path.resolve()  # of a link, what it points to is replaced
     fresh, old = (path.with_name(f".{path.name}.{word}") for word in ("incomplete", "old"))
     if old.exists() and not path.exists():
         old.rename(path)

@@ -21,5 +21,14 @@ def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
     return map_by_path(lambda path, leaf: leaves.get(path, leaf), tree)
 
 
+def misfits(found: Any, wanted: Any) -> list[str]:
+    """What keeps one tree of arrays from being the other, a phrase for each path; empty where names and shapes agree."""
+    here, there = ({path: tuple(leaf.shape) for path, leaf in by_path(tree).items()} for tree in (found, wanted))
+    faults = [f"{path} is missing" for path in there if path not in here]
+    faults += [f"{path} is left over" for path in here if path not in there]
+    shared = [path for path in there if path in here]
+    return faults + [f"{p} has shape {here[p]} instead of {there[p]}" for p in shared if here[p] != there[p]]
+
+
 def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -17,12 +17,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import jax
 
-from cascade_jax.checkpoint import find_tokenizer, is_hugging_face, load_model, save_model
+from cascade_jax.checkpoint import is_hugging_face, load_model, save_model
 from cascade_jax.config import ModelConfig
 from cascade_jax.model.convert import load_hf, save_hf
 from cascade_jax.model.convert.gguf import load_gguf
 from cascade_jax.model.convert.load import repaired
-from cascade_jax.model.convert.save import copy_side_files, is_checkpoint
+from cascade_jax.model.convert.save import check_apart, copy_side_files, is_checkpoint
 from cascade_jax.types import Params
 
 
@@ -56,6 +56,9 @@ def _convert(given: argparse.Namespace) -> None:
         raise FileExistsError(f"{output} exists already; give another --output, or --overwrite to replace it.")
     if output.exists() and not is_checkpoint(output):
         raise FileExistsError(f"{output} exists and is no checkpoint, so it is not replaced; give another --output.")
+    for source in (given.hf, given.checkpoint):
+        if source is not None:
+            check_apart(output, source)
     with tempfile.TemporaryDirectory() as side_files:
         config, params = _load(given, Path(side_files))
         if given.repair_embeddings:
@@ -68,7 +71,7 @@ def _convert(given: argparse.Namespace) -> None:
             source = given.hf if given.dtype is None else None
             save_hf(output, config, params, source=source, side_files=Path(side_files))
         else:
-            save_model(output, config, params, tokenizer=find_tokenizer(Path(side_files)))
+            save_model(output, config, params, side_files=Path(side_files))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(f"{output}: {count:,} parameters of {given.gguf or given.hf or given.checkpoint}.")
 
@@ -81,12 +84,13 @@ def _load(given: argparse.Namespace, side_files: Path) -> tuple[ModelConfig, Par
             (side_files / name).write_text(text, encoding="utf-8")
         return config, params
     if given.hf is not None:
-        copy_side_files(given.hf, side_files)
-        return load_hf(given.hf)
+        loaded = load_hf(given.hf)
+        copy_side_files(given.hf, side_files, settings=True)
+        return loaded
     if is_hugging_face(given.checkpoint):
         raise ValueError(f"--checkpoint={given.checkpoint} is a Hugging Face folder; give it as --hf.")
     config, params, _ = load_model(given.checkpoint)
-    copy_side_files(given.checkpoint, side_files)
+    copy_side_files(given.checkpoint, side_files, settings=True)
     return config, params
 
 

@@ -233,6 +233,7 @@ def test_command_says_what_is_wrong_in_one_line(
     tmp_path: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("years of work")
     (tmp_path / "cut.gguf").write_bytes(tiny_file.read_bytes()[:-64])
     for source, output, options, message in (
         ("nowhere.gguf", "new", [], "there is no file nowhere.gguf"),

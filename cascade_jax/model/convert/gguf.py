@@ -11,11 +11,13 @@ import numpy as np
 from cascade_jax.config import ConfigError, ModelConfig
 from cascade_jax.model import apply
 from cascade_jax.model.convert.error import CheckpointError
+from cascade_jax.model.convert.save import SETTINGS
 from cascade_jax.types import Params
 
 # tokenizer.ggml.token_type of tokens that are matched whole in a text, before any merge
 _CONTROL, _USER_DEFINED = 3, 4
 
+_SPECIALS = {"bos": "bos", "eos": "eos", "padding": "pad", "unknown": "unk"}  # their name -> Hugging Face's
 _ATTENTION = {
     "q_proj": "attn_q.weight",
     "k_proj": "attn_k.weight",
@@ -168,13 +170,20 @@ def _params(config: ModelConfig, tensors: Mapping[str, Any]) -> Params:
 
 def _side_files(metadata: Mapping[str, Any]) -> dict[str, str]:
     """What Hugging Face keeps beside the weights: the tokenizer, its special tokens, the chat template, the end id."""
-    ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "padding", "unknown")}
+    ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _SPECIALS}
     tokens = metadata.get("tokenizer.ggml.tokens", ())
     named = {name: tokens[i] for name, i in ids.items() if i is not None and i < len(tokens)}
-    short = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **{short[name]: token for name, token in named.items()}}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings |= {f"{_SPECIALS[name]}_token": token for name, token in named.items()}
     generation = {f"{name}_token_id": ids[name] for name in ("bos", "eos") if ids[name] is not None}
+    their_config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "max_position_embeddings": metadata.get("llama.context_length", 2048),
+        **{f"{short}_token_id": ids[name] for name, short in _SPECIALS.items() if short != "unk" and name in named},
+    }
     files = {
+        SETTINGS: json.dumps(their_config, indent=2),
         "tokenizer.json": _tokenizer(metadata),
         "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False),
         "generation_config.json": json.dumps(generation, indent=2),

@@ -13,11 +13,12 @@ import numpy as np
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.folder import replaced
-from cascade_jax.leaves import by_path
+from cascade_jax.leaves import by_path, misfits
+from cascade_jax.model import apply
 from cascade_jax.model.convert.error import CheckpointError
 from cascade_jax.model.convert.files import CODES, DTYPES, INDEX, Stored, write_file
 from cascade_jax.model.convert.load import DROPPED, find, read_settings
-from cascade_jax.model.convert.names import HEAD, Tensor, ships_tied_head, tensors, to_file
+from cascade_jax.model.convert.names import HEAD, Tensor, family, ships_tied_head, tensors, to_file
 from cascade_jax.model.convert.settings import config_to_hf
 from cascade_jax.types import Params
 
@@ -35,6 +36,7 @@ SIDE_FILES = (
     "generation_config.json",
     "*.py",
 )
+SETTINGS = "hf_config.json"  # under this name a checkpoint of ours keeps the config.json of theirs that it came from
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 
 
@@ -57,13 +59,15 @@ def save_hf(
     checkpoint, or the source itself.
     """
     target = Path(path)
-    _check_target(target, source)
-    wanted = tensors(config)
-    settings, stored = None, {}
+    _check_target(target, source, side_files)
+    wanted, leaves, stored = tensors(config), by_path(params), {}
+    faults = misfits(params, apply.abstract(config))
+    if faults:
+        raise CheckpointError(f"the params are not of this config: {', '.join(faults)}.")
+    settings = kept_settings(Path(side_files), family(config)) if side_files is not None else None
     if source is not None:
         settings, stored = read_settings(Path(source)), find(Path(source), config).tensors
         _check_source(wanted, stored, Path(source))
-    leaves = by_path(params)
     entries = {tensor.name: (_dtype(tensor, leaves, stored), tensor.shape) for tensor in wanted}
     if ships_tied_head(config) or (config.tied_embeddings and HEAD in stored):
         entries[HEAD] = entries[wanted[0].name]
@@ -83,16 +87,32 @@ def save_hf(
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether it is ours to replace: an empty folder, or one with a config.json and weights."""
-    if not folder.is_dir():
+    """Whether it is ours to replace: an empty folder, or one with a config.json and weights that is not a run's."""
+    if not folder.is_dir() or (folder / "manifest.json").exists():
         return False
     weights = (folder / "params").is_dir() or any(folder.glob("*.safetensors"))
     return not any(folder.iterdir()) or ((folder / "config.json").exists() and weights)
 
 
-def _check_target(target: Path, source: str | Path | None) -> None:
-    if source is not None and target.exists() and target.samefile(source):
-        raise FileExistsError(f"{target} is the source itself; give another folder to write to.")
+def check_apart(target: Path, source: Path) -> None:
+    """FileExistsError where writing to the one would replace the other."""
+    if target.resolve() in (source.resolve(), *source.resolve().parents):
+        raise FileExistsError(f"{target} is or holds the source {source}; give another folder to write to.")
+
+
+def kept_settings(folder: Path, kind: str) -> dict[str, Any] | None:
+    """Their config.json, kept in a checkpoint of ours, if it is of that model_type."""
+    file = folder / SETTINGS
+    values = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return values if values.get("model_type") == kind else None
+
+
+def _check_target(target: Path, source: str | Path | None, side_files: str | Path | None) -> None:
+    for other in (source, side_files):
+        if other is not None:
+            check_apart(target, Path(other))
+    if side_files is not None and not Path(side_files).is_dir():
+        raise FileNotFoundError(f"side_files={side_files} is no folder; give the one that holds the tokenizer.")
     if target.exists() and not is_checkpoint(target):
         raise FileExistsError(f"{target} exists and is no checkpoint, so it is not replaced; give another folder.")
 
@@ -114,8 +134,13 @@ def _dtype(tensor: Tensor, leaves: Mapping[str, Any], stored: Mapping[str, Store
     return CODES[np.dtype(jnp.result_type(*(leaves[part.weight].dtype for part in tensor.parts)))]
 
 
-def copy_side_files(source: Path, target: Path) -> None:
-    """Tokenizer, chat template, generation settings: unchanged."""
+def copy_side_files(source: Path, target: Path, *, settings: bool = False) -> None:
+    """Tokenizer, chat template, generation settings: unchanged. `settings`: their config.json too, under SETTINGS."""
+    kept, theirs = source / SETTINGS, source / "config.json"
+    if settings and not kept.exists() and theirs.exists():
+        kept = theirs if "model_type" in json.loads(theirs.read_text(encoding="utf-8")) else kept
+    if settings and kept.exists():
+        shutil.copyfile(kept, target / SETTINGS)
     for pattern in SIDE_FILES:
         for file in source.glob(pattern):
             copy = shutil.copytree if file.is_dir() else shutil.copyfile
@@ -156,4 +181,8 @@ def _content(
     for part in wanted[name].parts:
         leaf = leaves[part.weight]
         array = np.asarray(leaf if part.expert is None else leaf[part.expert])
-        yield to_file(part.weight, array).astype(DTYPES[entries[name][0]]).tobytes()
+        with np.errstate(over="ignore"):
+            array = to_file(part.weight, array).astype(DTYPES[entries[name][0]])
+        if not np.isfinite(array).all():
+            raise CheckpointError(f"{name} holds NaN, or infinity in {entries[name][0]}; nothing was written.")
+        yield array.tobytes()
