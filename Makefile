@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKDIR ?= runs/tiny
-TESTS ?= tests
+TESTS ?= tests/runs tests  # the long ones first, so that two workers end together
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install -qq
