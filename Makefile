@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKDIR ?= runs/tiny
-TESTS ?= tests/runs tests  # the long ones first, so that two workers end together
+TESTS ?= tests
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install -qq
@@ -30,7 +30,7 @@ demo: $(VENV)/.demo
 	@echo "The page: file://$(abspath $(WORKDIR))/report.html"
 
 test: $(VENV)/.test
-	@$(RUN) -m pytest --tb=short --durations=10 -n 2 --dist loadfile $(TESTS)
+	@$(RUN) -m pytest --tb=short --durations=10 -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: $(VENV)/.lint
 	@$(VENV)/bin/ruff check .
