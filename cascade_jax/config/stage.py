@@ -7,6 +7,12 @@ from typing import Literal
 from cascade_jax.config.build import require
 
 
+def _positive(config: object, *names: str, where: str = "") -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(value > 0, f"{where}{name}={value} must be positive.")
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """A warmed-up constant or cosine learning rate, for AdamW, or for Muon on the matrices inside of layers.
@@ -67,6 +73,9 @@ class RLConfig:
     leave_one_out: bool = False
     shuffle_rewards: bool = False  # a control: must not improve anything
 
+    def __post_init__(self) -> None:
+        _positive(self, "prompts", "samples", "max_draws", where="rl.")
+
 
 @dataclass(frozen=True)
 class DistillConfig:
@@ -79,6 +88,9 @@ class DistillConfig:
     aggregate: Literal["sample", "token"] = "sample"
     teachers: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _positive(self, "prompts", "samples", where="distill.")
+
 
 @dataclass(frozen=True)
 class SFTConfig:
@@ -86,6 +98,9 @@ class SFTConfig:
 
     rows: int = 32
     balance_coef: float = 0.0  # of the sequence balance loss
+
+    def __post_init__(self) -> None:
+        _positive(self, "rows", where="sft.")
 
 
 @dataclass(frozen=True)
@@ -127,7 +142,7 @@ class StageConfig:
     distill: DistillConfig = DistillConfig()
 
     def __post_init__(self) -> None:
-        require(self.steps > 0, f"steps={self.steps} must be positive.")
+        _positive(self, "steps", "length", "micro_batches", "checkpoint_every")
         require(len(self.domains) > 0, "a stage needs at least one domain.")
         require(
             all(w > 0 for w in self.domains.values()),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade_jax.model.convert import CheckpointError, config_from_hf, load_hf, save_hf
+from cascade_jax.model.convert import CheckpointError, load_hf, save_hf
 from tests.convert.files import Tensors, read_config, read_folder, shard_name, write_file, write_folder
 
 INDEX = "model.safetensors.index.json"
@@ -115,6 +115,52 @@ def with_nan(dtype: str) -> Callable[[Tensors], None]:
     return edit
 
 
+def indexed(file: object) -> Callable[[Path], None]:
+    """An index that puts one tensor elsewhere."""
+
+    def spoil(folder: Path) -> None:
+        index = json.loads((folder / INDEX).read_text())
+        index["weight_map"][IN_SECOND] = file
+        (folder / INDEX).write_text(json.dumps(index))
+
+    return spoil
+
+
+def without_index(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    (folder / SECOND).unlink()
+
+
+def a_folder_for_a_file(folder: Path) -> None:
+    (folder / SECOND).unlink()
+    (folder / SECOND).mkdir()
+
+
+def sized(header: bytes, data: bytes = b"") -> bytes:
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def edited_header(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Another header over the same data."""
+
+    def spoil(folder: Path) -> None:
+        content = (folder / SECOND).read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end])
+        edit(header)
+        (folder / SECOND).write_bytes(sized(json.dumps(header).encode(), content[end:]))
+
+    return spoil
+
+
+def header_with(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    return edited_header(lambda header: header.update({IN_SECOND: change(header[IN_SECOND])}))
+
+
+def header_without(name: str) -> Callable[[Path], None]:
+    return edited_header(lambda header: header.pop(name))
+
+
 SPOILT: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "cut in the data": (cut(lambda size: size - 8), (SECOND,)),
     "cut in the header": (cut(lambda size: 100), (SECOND,)),
@@ -140,8 +186,51 @@ SPOILT: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "int8": (rewritten(lambda held: held.update({IN_SECOND: ("I8", (10, 8), bytes(80))})), (SECOND, IN_SECOND, "I8")),
     "index of something else": (lambda folder: (folder / INDEX).write_text("[1, 2"), (INDEX,)),
     "index without a map": (lambda folder: (folder / INDEX).write_text("{}"), (INDEX,)),
+    "index of paths": (indexed("../other.safetensors"), (INDEX, IN_SECOND, "../other.safetensors")),
+    "index of other files": (indexed("pytorch_model.bin"), (INDEX, IN_SECOND, "pytorch_model.bin")),
+    "index of numbers": (indexed(3), (INDEX, IN_SECOND, "3")),
+    "index of nothing": (lambda folder: (folder / INDEX).write_text('{"weight_map": {}}'), (INDEX,)),
+    "index as a list": (lambda folder: (folder / INDEX).write_text('{"weight_map": ["a", "b"]}'), (INDEX,)),
+    "index too deep": (lambda folder: (folder / INDEX).write_text("[" * 100_000), (INDEX,)),
+    "no such shard, no index": (without_index, (SECOND, "missing")),
+    "a folder in its place": (a_folder_for_a_file, (SECOND, "missing")),
+    "git-lfs": (
+        lambda folder: (folder / SECOND).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+        (SECOND, "git lfs pull"),
+    ),
+    "header too deep": (lambda folder: (folder / SECOND).write_bytes(sized(b"[" * 100_000)), (SECOND,)),
+    "header as a list": (lambda folder: (folder / SECOND).write_bytes(sized(b"[1]")), (SECOND,)),
+    "no entry": (header_with(lambda entry: None), (SECOND, IN_SECOND)),
+    "entry without offsets": (header_with(lambda entry: {"dtype": "BF16", "shape": [10, 8]}), (SECOND, IN_SECOND)),
+    "dtype of a number": (header_with(lambda entry: entry | {"dtype": 3}), (SECOND, IN_SECOND)),
+    "shape of a text": (header_with(lambda entry: entry | {"shape": "80"}), (SECOND, IN_SECOND)),
+    "shape of fractions": (header_with(lambda entry: entry | {"shape": [10.0, 8]}), (SECOND, IN_SECOND)),
+    "negative shape": (header_with(lambda entry: entry | {"shape": [-10, -8]}), (SECOND, IN_SECOND)),
+    "offsets of texts": (header_with(lambda entry: entry | {"data_offsets": ["a", "b"]}), (SECOND, IN_SECOND)),
+    "offsets of fractions": (header_with(lambda entry: entry | {"data_offsets": [0.0, 160.0]}), (SECOND, IN_SECOND)),
+    "negative offsets": (header_with(lambda entry: entry | {"data_offsets": [-160, 0]}), (SECOND, IN_SECOND)),
+    "overlap": (header_with(lambda entry: entry | {"data_offsets": [0, 160]}), (SECOND, IN_SECOND, "overlaps")),
+    "hole": (header_without(IN_SECOND), (SECOND, "160 bytes between", "belong to no tensor")),
+    "bytes at the end": (
+        lambda folder: (folder / SECOND).write_bytes((folder / SECOND).read_bytes() + bytes(40)),
+        (SECOND, "40 bytes behind lm_head.weight"),
+    ),
     "no weights": (lambda folder: [file.unlink() for file in folder.glob("model*")], ("safetensors",)),
 }
+
+
+def test_what_lies_beside_a_single_file_is_not_read(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "single", CONFIG, tensors())
+    want = load_hf(folder)[1]["embedding"]
+    shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
+    write_file(folder / "adapter_model.safetensors", {"lora": ("F32", (1,), bytes(4))})
+    assert np.array_equal(load_hf(folder)[1]["embedding"], want)
+
+
+def test_shards_need_no_index(folder: Path) -> None:
+    want = load_hf(folder)[1]["embedding"]
+    (folder / INDEX).unlink()
+    assert np.array_equal(load_hf(folder)[1]["embedding"], want)
 
 
 @pytest.mark.parametrize("fault", SPOILT)
@@ -207,74 +296,10 @@ def test_quantised_experts_in_one_tensor(written: Callable[[str], Path], tmp_pat
         assert name in message
 
 
-@pytest.mark.parametrize("text", ["{'vocab_size': 16}", "", "[]", "\x00\x01"])
+@pytest.mark.parametrize("text", ["{'vocab_size': 16}", "", "[]", "\x00\x01", "[" * 100_000])
 def test_a_config_that_is_no_json_object(text: str, folder: Path) -> None:
     (folder / "config.json").write_text(text)
     assert "config.json" in refusal(folder)
-
-
-QWEN = {**CONFIG, "model_type": "qwen3"}
-NEMOTRON = {
-    "model_type": "nemotron_h",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "hybrid_override_pattern": "M*-E",
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 6,
-    "intermediate_size": 10,
-    "layer_norm_epsilon": 1e-5,
-    "mamba_num_heads": 2,
-    "mamba_head_dim": 4,
-    "n_groups": 1,
-    "ssm_state_size": 4,
-    "conv_kernel": 4,
-    "chunk_size": 8,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 6,
-    "moe_shared_expert_intermediate_size": 8,
-    "tie_word_embeddings": False,
-}
-
-
-def test_the_plain_configs_are_taken() -> None:
-    unused = {"sliding_window": None, "rope_scaling": None, "quantization_config": None}
-    assert config_from_hf(CONFIG | unused) == config_from_hf(CONFIG)
-    assert config_from_hf(QWEN | unused | {"use_sliding_window": False, "sliding_window": 4096}).qk_norm
-    nemotron = config_from_hf(NEMOTRON | {"rope_theta": 10000, "partial_rotary_factor": 1.0})
-    assert (nemotron.rope_theta, nemotron.pattern) == (None, "M*-E")
-    assert config_from_hf(NEMOTRON | {"time_step_limit": [0.0, {"__float__": "Infinity"}]}) == nemotron
-
-
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [
-        (CONFIG | {"model_type": "mistral"}, ("mistral", "nemotron_h", "qwen3", "qwen3_moe", "llama")),
-        ({name: value for name, value in CONFIG.items() if name != "model_type"}, ("model_type",)),
-        (QWEN | {"use_sliding_window": True, "sliding_window": 4096}, ("sliding_window", "4096")),
-        (NEMOTRON | {"sliding_window": 128}, ("sliding_window", "128")),
-        (CONFIG | {"quantization_config": {"quant_method": "fp8"}}, ("quantization_config", "fp8")),
-        (CONFIG | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ("rope", "llama3")),
-        (CONFIG | {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, ("rope", "yarn")),
-        (CONFIG | {"hidden_act": "gelu"}, ("hidden_act", "gelu")),
-        (CONFIG | {"mlp_bias": True}, ("mlp_bias",)),
-        (NEMOTRON | {"mlp_hidden_act": "silu"}, ("mlp_hidden_act", "silu")),
-        (NEMOTRON | {"mamba_proj_bias": True}, ("mamba_proj_bias",)),
-        (NEMOTRON | {"use_bias": True}, ("use_bias",)),
-        (NEMOTRON | {"use_conv_bias": False}, ("use_conv_bias",)),
-        (NEMOTRON | {"hybrid_override_pattern": "M*-X"}, ("config.json", "X")),
-        ({name: value for name, value in CONFIG.items() if name != "hidden_size"}, ("hidden_size",)),
-        (CONFIG | {"vocab_size": "many"}, ("vocab_size",)),
-    ],
-)
-def test_what_the_network_cannot_be_is_refused_by_name(config: dict[str, Any], named: tuple[str, ...]) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        config_from_hf(config)
-    assert "\n" not in str(caught.value)
-    for name in named:
-        assert name in str(caught.value)
 
 
 def test_a_refusal_of_the_config_names_its_file(folder: Path) -> None:
@@ -286,7 +311,7 @@ def test_what_no_hugging_face_model_holds_is_not_written(folder: Path, tmp_path:
     config, params = load_hf(folder)
     with pytest.raises(CheckpointError, match=r"relu2.*nemotron_h"):
         save_hf(tmp_path / "out", replace(config, activation="relu2"), params)
-    with pytest.raises(CheckpointError, match=r"sound.*model\.layers\.1\.mlp\.up_proj\.weight"):
+    with pytest.raises(CheckpointError, match=r"not of this config: layers/2/mixer/k_proj is missing"):
         save_hf(tmp_path / "out", replace(config, pattern="*-*-"), params, source=folder)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["sound"]
 

@@ -12,7 +12,9 @@ from cascade_jax.model import apply
 from cascade_jax.model.moe import Experts, choose, chosen_experts, sequence_balance
 
 D, F, E = 12, 10, 6
-ROUTER = ModelConfig(vocab_size=1, width=D, pattern="E", experts=8, experts_per_token=3, routed_scale=2.5)
+ROUTER = ModelConfig(
+    vocab_size=1, width=D, pattern="E", experts=8, experts_per_token=3, expert_width=F, routed_scale=2.5
+)
 
 
 def experts(rng, *, gated):

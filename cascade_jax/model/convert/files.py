@@ -7,6 +7,7 @@ gather a whole shard first, and faults must be told by file and tensor.
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ DTYPES = {
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
 }
+POINTER = b"version https://git-lfs"  # how a file begins that git-lfs has put in the place of a large one
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
@@ -67,8 +69,8 @@ class Folder(NamedTuple):
 def read_folder(folder: Path) -> Folder:
     """Every tensor of a checkpoint's safetensors files. CheckpointError where there are none, or a useless index."""
     index = folder / INDEX
-    place = _read_index(index) if index.exists() else None
-    files = sorted(folder.glob("*.safetensors") if place is None else {folder / file for file in place.values()})
+    place = _read_index(index) if index.is_file() else None
+    files = _unlisted(folder) if place is None else sorted({folder / file for file in place.values()})
     if not files:
         others = sorted(file.name for file in folder.glob("*.bin"))
         held = f"it holds {', '.join(others)}; convert those to safetensors" if others else "fetch them again"
@@ -94,39 +96,98 @@ def read_folder(folder: Path) -> Folder:
     return Folder(found, faults, frozenset(unread) if known else None)
 
 
+def _unlisted(folder: Path) -> list[Path]:
+    """The files of a folder without an index: a single one, or else shards by their numbers, there or not, or all."""
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return [single]  # what stands beside it are adapters, or the same weights by other names
+    shards = {
+        folder / f"{named[1]}-{number:05d}-of-{named[2]}.safetensors"
+        for file in folder.glob("*.safetensors")
+        if (named := re.fullmatch(r"(.+)-\d{5}-of-(\d{5})\.safetensors", file.name))
+        for number in range(1, int(named[2]) + 1)
+    }
+    return sorted(shards or folder.glob("*.safetensors"))
+
+
 def _read_index(index: Path) -> dict[str, str]:
+    """name of a tensor -> name of its file, which lies beside the index."""
     try:
-        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{index.name} is no index of safetensors files ({error}); fetch it again.") from None
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        fault = "" if isinstance(places, dict) and places else "its weight_map names no files"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        fault = str(error)
+    if fault:
+        raise CheckpointError(f"{index.name} is no index of safetensors files ({fault}); fetch it again.")
+    for name, file in places.items():
+        # a name with a path in it would read what is not part of the checkpoint
+        if not isinstance(file, str) or not re.fullmatch(r"[^/\\\0]+\.safetensors", file):
+            raise CheckpointError(
+                f"{index.name} puts {name} into {file!r}, which is no file beside it; fetch it again."
+            )
+    return places
 
 
 def read_header(file: Path) -> dict[str, Stored]:
     """name -> where it lies. CheckpointError names the file, and the tensors that are cut off or contradict it."""
-    if not file.exists():
+    if not file.is_file():
         raise CheckpointError(f"{file.name} is missing")
     size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        if start + stream.read(len(POINTER) - 8) == POINTER:
+            raise CheckpointError(f"{file.name} only points to what git-lfs has not fetched yet (run `git lfs pull`)")
+        stream.seek(8)
+        length = int.from_bytes(start, "little")
+        text = stream.read(length) if 0 < length <= size - 8 else b""
     try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            entries = json.loads(stream.read(length)) if 0 < length <= size else None
-        entries.pop("__metadata__", None)
-        begin = 8 + length
-        found, faults = {}, []
-        for name, entry in entries.items():
-            first, last = entry["data_offsets"]
-            stored = Stored(file, name, entry["dtype"], tuple(entry["shape"]), begin + first)
-            found[name] = stored
-            known = entry["dtype"] in DTYPES
-            if begin + last > size:
-                faults.append(f"{name} is cut off")
-            elif first < 0 or last < first or (known and last - first != stored.bytes):
-                faults.append(f"{name} has {last - first} bytes, which do not fit {entry['dtype']} {entry['shape']}")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"{file.name} ({size} bytes) is no whole safetensors file") from None
+        entries = json.loads(text)
+    except (ValueError, RecursionError):
+        entries = None
+    if not isinstance(entries, dict):
+        raise CheckpointError(f"{file.name} ({size} bytes) is no whole safetensors file")
+    entries.pop("__metadata__", None)
+    begin = 8 + length
+    faults = [fault for name, entry in entries.items() if (fault := _misfit(name, entry, size - begin))]
+    faults = faults or _untiled({name: entry["data_offsets"] for name, entry in entries.items()}, size - begin)
     if faults:
         raise CheckpointError(f"{file.name} ({size} bytes) is damaged: {', '.join(faults)}")
-    return found
+    return {
+        name: Stored(file, name, entry["dtype"], tuple(entry["shape"]), begin + entry["data_offsets"][0])
+        for name, entry in entries.items()
+    }
+
+
+def _misfit(name: str, entry: Any, size: int) -> str:
+    """What is wrong with a tensor's entry in the header, empty if nothing is. size: bytes of the file's data."""
+    keys = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = keys.get("dtype"), keys.get("shape"), keys.get("data_offsets")
+    if not isinstance(dtype, str) or not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
+        return f"{name} has no dtype, shape and data_offsets of whole numbers, 0 or more"
+    first, last = offsets
+    if last > size:
+        return f"{name} is cut off"
+    if last < first or (dtype in DTYPES and last - first != math.prod(shape) * DTYPES[dtype].itemsize):
+        return f"{name} has {last - first} bytes, which do not fit {dtype} {shape}"
+    return ""
+
+
+def _counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)  # no truth values
+
+
+def _untiled(spans: Mapping[str, list[int]], size: int) -> list[str]:
+    """Faults where tensors overlap or leave bytes of the data to nobody, which the format forbids."""
+    faults, end, before = [], 0, "the header"
+    for name, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+        if first < end:
+            faults.append(f"{name} overlaps {before}")
+        elif first > end:
+            faults.append(f"{first - end} bytes between {before} and {name} belong to no tensor")
+        end, before = max(end, last), name
+    if end < size:
+        faults.append(f"{size - end} bytes behind {before} belong to no tensor")
+    return faults
 
 
 def write_file(

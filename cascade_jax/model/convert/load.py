@@ -79,11 +79,11 @@ def read_config(folder: Path) -> ModelConfig:
 def read_settings(folder: Path) -> dict[str, Any]:
     """config.json. FileNotFoundError where there is none, CheckpointError where it is no JSON object."""
     file = folder / "config.json"
-    if not file.exists():
+    if not file.is_file():
         raise FileNotFoundError(f"{folder} is no Hugging Face checkpoint (no config.json); give a folder that has one.")
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is no JSON ({error}); fetch it again.") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{file} holds no JSON object; fetch it again.")

@@ -2,115 +2,35 @@
 
 import math
 import re
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 from cascade_jax.config import ConfigError, ModelConfig, build
 from cascade_jax.model.convert.error import CheckpointError
+from cascade_jax.model.convert.keys import (
+    ARCHITECTURES,
+    BLOCK_TYPES,
+    DEFAULTS,
+    KEYS,
+    LETTERS,
+    NEEDED,
+    PLAIN,
+    SPELLINGS,
+)
 from cascade_jax.model.convert.names import family
 
-_COMMON = {
-    "vocab_size": "vocab_size",
-    "width": "hidden_size",
-    "tied_embeddings": "tie_word_embeddings",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "attention_bias": "attention_bias",
-    "mlp_width": "intermediate_size",
-    "initializer_range": "initializer_range",
+MOST_BLOCKS = 4_096  # of num_hidden_layers, so that a slip is refused before a list of that many layers is made
+LARGEST = 2**63 - 1  # of any whole number: JSON has no bound, and float() does
+NEED = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
 }
-# ModelConfig field -> key of config.json, by model_type
-KEYS = {
-    "llama": {**_COMMON, "norm_eps": "rms_norm_eps"},
-    "qwen3": {**_COMMON, "norm_eps": "rms_norm_eps"},
-    "qwen3_moe": {
-        **_COMMON,
-        "norm_eps": "rms_norm_eps",
-        "experts": "num_experts",
-        "experts_per_token": "num_experts_per_tok",
-        "expert_width": "moe_intermediate_size",
-        "norm_top_k": "norm_topk_prob",
-    },
-    "nemotron_h": {
-        **_COMMON,
-        "norm_eps": "layer_norm_epsilon",
-        "mamba_heads": "mamba_num_heads",
-        "mamba_head_dim": "mamba_head_dim",
-        "mamba_groups": "n_groups",
-        "state": "ssm_state_size",
-        "conv_kernel": "conv_kernel",
-        "chunk": "chunk_size",
-        "experts": "n_routed_experts",
-        "experts_per_token": "num_experts_per_tok",
-        "expert_width": "moe_intermediate_size",
-        "shared_expert_width": "moe_shared_expert_intermediate_size",
-        "latent_width": "moe_latent_size",
-        "router_groups": "n_group",
-        "router_top_groups": "topk_group",
-        "norm_top_k": "norm_topk_prob",
-        "routed_scale": "routed_scaling_factor",
-    },
-}
-# Other names under which a key may stand
-SPELLINGS = {
-    "layer_norm_epsilon": ("norm_eps", "rms_norm_eps"),
-    "rms_norm_eps": ("norm_eps",),
-    "n_groups": ("mamba_n_groups",),
-    "conv_kernel": ("mamba_d_conv",),
-    "chunk_size": ("mamba_chunk_size",),
-    "ssm_state_size": ("mamba_d_state",),
-    "time_step_limit": ("mamba_dt_limit",),
-    "use_conv_bias": ("mamba_conv_bias",),
-    "n_routed_experts": ("num_local_experts", "num_experts"),
-    "num_experts": ("num_local_experts", "n_routed_experts"),
-    "layers_block_type": ("layer_types",),
-    "dtype": ("torch_dtype",),
-}
-# What transformers takes where a key is absent
-DEFAULTS = {
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "initializer_range": 0.02,
-    "layer_norm_epsilon": 1e-5,
-    "rms_norm_eps": 1e-6,
-    "chunk_size": 128,
-    "n_group": 1,
-    "topk_group": 1,
-    "norm_topk_prob": {"nemotron_h": True, "qwen3_moe": False},
-    "routed_scaling_factor": 1.0,
-    "moe_latent_size": None,
-    "num_key_value_heads": None,
-    "head_dim": {"nemotron_h": 128, "qwen3": 128, "qwen3_moe": None, "llama": None},
-}
-# Fields that must be there, always and where the pattern has the letter
-NEEDED = {
-    "": ("vocab_size", "width"),
-    "M": ("mamba_heads", "mamba_head_dim", "mamba_groups", "state", "conv_kernel"),
-    "E": ("experts", "experts_per_token", "expert_width", "shared_expert_width"),
-    "*": ("heads",),
-    "-": ("mlp_width",),
-}
-# Settings with the values that the network can follow; a key that is absent or null is always fine.
-PLAIN = {
-    "quantization_config": (),
-    "use_bias": (False,),
-    "mamba_proj_bias": (False,),
-    "mlp_bias": (False,),
-    "use_conv_bias": (True,),
-    "hidden_act": ("silu",),
-    "mamba_hidden_act": ("silu",),
-    "mlp_hidden_act": ("relu2",),
-    "n_shared_experts": (0, 1),
-}
-LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "moe": "E", "mlp": "-"}
-BLOCK_TYPES = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
-ARCHITECTURES = {
-    "nemotron_h": "NemotronHForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "llama": "LlamaForCausalLM",
-}
+HINTS = typing.get_type_hints(ModelConfig)
 
 
 def config_from_hf(values: Mapping[str, Any]) -> ModelConfig:
@@ -126,17 +46,11 @@ def config_from_hf(values: Mapping[str, Any]) -> ModelConfig:
 
 def _config(values: Mapping[str, Any]) -> ModelConfig:
     kind = values.get("model_type")
-    if kind not in KEYS:
+    if kind is None and "pattern" in values:
+        raise CheckpointError("this is a checkpoint of ours; give it as --checkpoint.")
+    if not isinstance(kind, str) or kind not in KEYS:
         raise CheckpointError(f"model_type {kind!r} is not known; allowed are {', '.join(KEYS)}.")
-    faults = [
-        f"{key}={values[key]!r}"
-        for key, allowed in PLAIN.items()
-        if values.get(key) is not None and values[key] not in allowed
-    ]
-    if values.get("use_sliding_window", values.get("sliding_window") is not None):
-        faults.append(f"sliding_window={values.get('sliding_window')!r}")
-    if faults:
-        raise CheckpointError(f"the network cannot follow {', '.join(faults)}; only models without it can be read.")
+    _check_plain(values)
     keys, pattern = KEYS[kind], _pattern(values, kind)
     needed = [field for letter in ("", *sorted(set(pattern))) for field in NEEDED[letter] if field in keys]
     missing = [keys[field] for field in needed if _get(values, keys[field]) is None]
@@ -144,8 +58,11 @@ def _config(values: Mapping[str, Any]) -> ModelConfig:
         raise CheckpointError(f"it lacks {', '.join(missing)}.")
     found = {field: _value(values, key, kind) for field, key in keys.items()}
     found = {field: value for field, value in found.items() if value is not None}
+    theirs = {field: _name(values, key) for field, key in keys.items()}
+    for field, value in found.items():
+        _typed(theirs[field], value, HINTS[field])
     found.setdefault("kv_heads", found.get("heads", 1))
-    found.setdefault("head_dim", found["width"] // found.get("heads", 1))
+    found.setdefault("head_dim", found["width"] // max(found.get("heads", 1), 1))  # no heads are refused below
     if kind == "nemotron_h":  # rope_theta stands in its config.json, but there are no positions in the network
         rest = {"rope_theta": None, "activation": "relu2", "time_step_limit": _time_step_limit(values)}
     else:
@@ -155,14 +72,53 @@ def _config(values: Mapping[str, Any]) -> ModelConfig:
     try:
         return build(ModelConfig, {"pattern": pattern, "dtype": dtype, **found, **rest}, "it")
     except ConfigError as error:
-        theirs = re.sub(r"^it\.(\w+)", lambda match: keys.get(match[1], match[1]), str(error))
-        raise CheckpointError(theirs) from None
+        message = re.sub(r"\b(\w+)=", lambda match: f"{theirs.get(match[1], match[1])}=", str(error))
+        raise CheckpointError(message.removeprefix("it: ")) from None
+
+
+def _check_plain(values: Mapping[str, Any]) -> None:
+    """CheckpointError lists the settings that have a value other than those that the network can follow."""
+    allowed = dict(PLAIN)
+    if values.get("use_sliding_window") is not False:  # a width may stand beside a window that is switched off
+        allowed["sliding_window"] = ()
+    given = {_name(values, key): (_get(values, key), choices) for key, choices in allowed.items()}
+    faults = [
+        f"{name}={value!r}; allowed is {' or '.join(map(str, choices)) or 'null'}"
+        for name, (value, choices) in given.items()
+        if value is not None and not _among(value, choices)
+    ]
+    if faults:
+        raise CheckpointError(f"the network cannot follow {', nor '.join(faults)}.")
+
+
+def _among(value: Any, choices: tuple[Any, ...]) -> bool:
+    """Membership for which true is not 1."""
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+
+
+def _typed(key: str, value: Any, kind: type) -> Any:
+    """The value. CheckpointError where it has another type; whole numbers are numbers, truth values are not."""
+    fits = isinstance(value, (int, float) if kind is float else kind)
+    if not fits or (isinstance(value, bool) and kind is not bool):
+        raise CheckpointError(f"{key}={value!r} is of the wrong type; {NEED[kind]} is needed.")
+    if kind in (int, float) and isinstance(value, int) and abs(value) > LARGEST:
+        raise CheckpointError(f"{key} is out of range; choose a number of fewer digits.")
+    return value
+
+
+def _listed(values: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    """The list under a key, empty where there is none, each entry of that type."""
+    name, given = _name(values, key), _get(values, key)
+    found = [] if given is None else _typed(name, given, list)
+    return [_typed(f"{name}[{i}]", entry, kind) for i, entry in enumerate(found)]
 
 
 def config_to_hf(config: ModelConfig, *, dtype: str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A config.json for this network that old and new loaders read; all else comes from `source`. dtype: of weights."""
     kind = family(config)
-    values = dict(source or {"model_type": kind, "architectures": [ARCHITECTURES[kind]], "torch_dtype": dtype})
+    values = dict(source or {"model_type": kind, "architectures": [ARCHITECTURES[kind]]})
+    if not {"dtype", "torch_dtype"} & values.keys():
+        values["torch_dtype"] = dtype
     values |= {key: getattr(config, field) for field, key in KEYS[kind].items()}
     values |= {key: dtype for key in ("dtype", "torch_dtype") if key in values}
     if kind == "nemotron_h":
@@ -188,8 +144,13 @@ def config_to_hf(config: ModelConfig, *, dtype: str, source: Mapping[str, Any] |
     return values
 
 
+def _name(values: Mapping[str, Any], key: str) -> str:
+    """The spelling of the key under which something stands."""
+    return next((name for name in (key, *SPELLINGS.get(key, ())) if values.get(name) is not None), key)
+
+
 def _get(values: Mapping[str, Any], key: str) -> Any:
-    return next((values[name] for name in (key, *SPELLINGS.get(key, ())) if values.get(name) is not None), None)
+    return values.get(_name(values, key))
 
 
 def _value(values: Mapping[str, Any], key: str, kind: str) -> Any:
@@ -201,42 +162,66 @@ def _value(values: Mapping[str, Any], key: str, kind: str) -> Any:
 
 def _pattern(values: Mapping[str, Any], kind: str) -> str:
     if kind == "nemotron_h":
-        given, names = values.get("hybrid_override_pattern"), _get(values, "layers_block_type")
-        unknown = sorted({name for name in names or () if name not in LETTERS} | {*(given or "")} - {*"ME*-"})
-        if unknown:
-            raise CheckpointError(f"it has layers of unknown kinds {unknown}; allowed are {', '.join(LETTERS)}.")
-        listed = "".join(LETTERS[name] for name in names or ())
-        if not (given or listed) or (given and listed and given != listed):
-            raise CheckpointError(
-                f"it has hybrid_override_pattern {given!r} and layers_block_type for {listed!r}; "
-                "one of them is needed, and both must tell the same."
-            )
-        return given or listed
-    sliding = sorted(set(values.get("layer_types") or ()) - {"full_attention"})
-    if sliding:
-        raise CheckpointError(f"the network cannot follow layer_types with {', '.join(sliding)}.")
-    blocks = values.get("num_hidden_layers")
-    if not isinstance(blocks, int) or blocks < 1:
-        raise CheckpointError(f"it has num_hidden_layers {blocks!r}; a positive number is needed.")
+        return _hybrid_pattern(values)
+    blocks = _typed("num_hidden_layers", values.get("num_hidden_layers"), int)
+    if not 1 <= blocks <= MOST_BLOCKS:
+        raise CheckpointError(f"num_hidden_layers={blocks} is out of range; choose from 1 to {MOST_BLOCKS}.")
+    layers = _listed(values, "layer_types", str)
+    others = sorted(set(layers) - {"full_attention"})
+    if others:
+        raise CheckpointError(
+            f"the network cannot follow layer_types with {', '.join(others)}; allowed is full_attention."
+        )
+    if layers and len(layers) != blocks:
+        raise CheckpointError(
+            f"layer_types has {len(layers)} entries, but num_hidden_layers={blocks}; both must agree."
+        )
     if kind != "qwen3_moe":
         return "*-" * blocks
-    dense, step = set(values.get("mlp_only_layers") or ()), values.get("decoder_sparse_step", 1)
+    dense, step = set(_listed(values, "mlp_only_layers", int)), _get(values, "decoder_sparse_step")
+    step = _typed("decoder_sparse_step", 1 if step is None else step, int)
+    if step < 1:
+        raise CheckpointError(f"decoder_sparse_step={step} is out of range; choose 1 or more.")
     return "".join("*-" if i in dense or (i + 1) % step else "*E" for i in range(blocks))
+
+
+def _hybrid_pattern(values: Mapping[str, Any]) -> str:
+    given = _get(values, "hybrid_override_pattern")
+    given = _typed("hybrid_override_pattern", "" if given is None else given, str)
+    names = _listed(values, "layers_block_type", str)
+    unknown = sorted({*names} - {*LETTERS} | {*given} - {*BLOCK_TYPES})
+    if unknown:
+        raise CheckpointError(
+            f"it has layers of unknown kinds {unknown}; allowed are {', '.join(LETTERS)}, "
+            f"and {', '.join(BLOCK_TYPES)} in hybrid_override_pattern."
+        )
+    listed = "".join(LETTERS[name] for name in names)
+    if not (given or listed) or (given and listed and given != listed):
+        raise CheckpointError(
+            f"it has hybrid_override_pattern {given!r} and layers_block_type for {listed!r}; "
+            "one of them is needed, and both must tell the same."
+        )
+    pattern, layers = given or listed, _get(values, "num_hidden_layers")
+    if layers is not None and _typed("num_hidden_layers", layers, int) != len(pattern):
+        raise CheckpointError(f"num_hidden_layers={layers}, but there are {len(pattern)} layers; both must agree.")
+    return pattern
 
 
 def _rope_theta(values: Mapping[str, Any]) -> float:
     """Plain rotary positions over the whole head are all that there is; anything else is refused by name."""
-    scaling, parameters = values.get("rope_scaling") or {}, values.get("rope_parameters") or {}
-    for key, given in (("rope_scaling", scaling), ("rope_parameters", parameters)):
-        kind = given.get("rope_type", given.get("type", "default")) if isinstance(given, Mapping) else given
-        if kind not in (None, "default"):
+    found = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        given = found[key] = _typed(key, {} if values.get(key) is None else values[key], dict)
+        if given.get("rope_type", given.get("type")) not in (None, "default"):
             raise CheckpointError(
                 f"the network cannot follow {key}={given!r}; only plain rotary positions can be read."
             )
-    partial = parameters.get("partial_rotary_factor", values.get("partial_rotary_factor", 1.0))
-    if partial not in (None, 1.0):
+    parameters = found["rope_parameters"]
+    partial = parameters.get("partial_rotary_factor", values.get("partial_rotary_factor"))
+    if partial is not None and not _among(partial, (1.0,)):
         raise CheckpointError(f"the network cannot follow partial_rotary_factor={partial!r}; only 1.0 can be read.")
-    return float(parameters.get("rope_theta") or values.get("rope_theta") or 10000.0)
+    theta = next((place["rope_theta"] for place in (parameters, values) if place.get("rope_theta") is not None), 1e4)
+    return float(_typed("rope_theta", theta, float))
 
 
 def _time_step_limit(values: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -244,5 +229,9 @@ def _time_step_limit(values: Mapping[str, Any]) -> tuple[float, float] | None:
     given = _get(values, "time_step_limit")
     if given is None:
         return None
-    low, high = (float(bound["__float__"]) if isinstance(bound, Mapping) else float(bound) for bound in given)
+    name = _name(values, "time_step_limit")
+    if len(_typed(name, given, list)) != 2:
+        raise CheckpointError(f"{name}={given!r} must have 2 entries, the least and the largest step.")
+    bounds = [math.inf if bound == {"__float__": "Infinity"} else bound for bound in given]
+    low, high = (float(_typed(f"{name}[{i}]", bound, float)) for i, bound in enumerate(bounds))
     return None if low == 0 and math.isinf(high) else (low, high)
