@@ -100,6 +100,11 @@ def _tokenizer_path(config: CascadeConfig, workdir: Path, model: ModelConfig, sh
         return Path(config.tokenizer)
     if shipped is not None:
         return shipped
+    if config.checkpoint:
+        raise ConfigError(
+            f"checkpoint={config.checkpoint!r} has no tokenizer; copy its tokenizer.json or tokenizer.model there, or "
+            "set tokenizer=FILE."
+        )
     trained = workdir / "tokenizer.model"
     if not trained.exists():
         fresh = trained.with_name("tokenizer.new.model")

@@ -1,6 +1,7 @@
 """What every command shares: a config from the command line, and one sentence with exit code 2 for a user's mistake."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -31,9 +32,10 @@ def define_config() -> flags.FlagHolder:
 
 def parse(argv: list[str]) -> list[str]:
     """Fill absl's flags; what is left over are the positional arguments. flags.Error says what is wrong with them."""
-    for argument in argv:
-        path = argument.partition("=")[2].partition(":")[0]
-        if argument.startswith("--config=") and not os.path.isfile(path):
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, given, value = argument.partition("=")
+        path = (value if given else following).partition(":")[0]
+        if name == "--config" and path and not os.path.isfile(path):
             raise FileNotFoundError(
                 f"there is no config file {path!r}; give one with get_config(), e.g. from configs/."
             )
@@ -43,7 +45,30 @@ def parse(argv: list[str]) -> list[str]:
         raise
     except (AttributeError, KeyError, TypeError, ValueError, SyntaxError, ImportError) as error:
         # ml_collections loads the file and sets the overrides while flags are parsed.
-        raise ConfigError(f"the command line or the config file is at fault: {error.args[0]}.") from error
+        raise ConfigError(_unknown_setting(error, argv) or _at_fault(error)) from error
+
+
+def _unknown_setting(error: Exception, argv: list[str]) -> str | None:
+    """The sentence for a setting that there is not: ml_collections gives its name, quoted, and perhaps a better one."""
+    found = re.fullmatch(r"""'(.+?)'(?:\nDid you mean "(.+?)" .*)?""", str(_reason(error)))
+    if found is None:
+        return None
+    name, better = found.groups()
+    for flag in (argument.partition("=")[0] for argument in argv):
+        if flag.startswith("--config.") and name in flag.split("."):
+            hint = f"did you mean {better}?" if better else "see --help for where settings are listed."
+            return f"{flag}: {name} is not a setting; {hint}"
+    return None
+
+
+def _at_fault(error: Exception) -> str:
+    return f"the command line or the config file is at fault: {str(_reason(error)).rstrip('.')}."
+
+
+def _reason(error: Exception) -> object:
+    """What an error was raised with; ml_collections raises an AttributeError with a KeyError in it."""
+    reason = error.args[0] if error.args else type(error).__name__
+    return _reason(reason) if isinstance(reason, Exception) else reason
 
 
 def cascade_config(holder: flags.FlagHolder) -> CascadeConfig:

@@ -21,7 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 where all is well, 1 where a line says what to mend, 2 for a user's mistake."""
     parser = argparse.ArgumentParser(prog="python -m launch.doctor", description=__doc__)
     parser.add_argument(
-        "checkpoint", nargs="?", type=Path, help="a model directory; without it, the machine is looked at"
+        "checkpoint",
+        nargs="?",
+        type=Path,
+        help="a Hugging Face folder, or a checkpoint of a run; without it, the machine is looked at",
     )
     given = parser.parse_args(arguments)
     if given.checkpoint is None:

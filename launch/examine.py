@@ -22,7 +22,6 @@ from cascade_jax.model import apply
 from cascade_jax.model.convert.load import read_config as read_hf_config
 from cascade_jax.model.convert.load import read_plan, read_settings
 from cascade_jax.model.convert.names import tensors
-from launch.sample import template_of
 
 ROOM = 1.5  # of the bytes of the weights: what the checks need beside them
 TRAINED, PROMPT = "bold green", "dim"  # the colours of the loss mask
@@ -33,7 +32,8 @@ def examine(path: Path) -> int:
     try:
         config = read_config(path)
     except (ConfigError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        where = "" if str(path) in str(error) else f"{path}: "
+        print(f"error: {where}{error}", file=sys.stderr)
         return 2
     console = Console(highlight=False, soft_wrap=True)
     weights = sum(leaf.size for leaf in jax.tree.leaves(apply.abstract(config)))
@@ -59,18 +59,19 @@ def _checks(path: Path, config: ModelConfig, *, coloured: bool) -> Iterator[Find
     """Findings as they come, the slow ones last; the loss mask between them."""
     chat, shown = None, None
     try:
-        chat = _chat(path)
+        chat = Chat(tokenizers.load(path))
         shown = conformance.example(chat)
     except (ValueError, OSError) as error:
         yield Finding("tokenizer, template", False, str(error))
     if chat is not None and shown is not None:
         yield conformance.vocabulary(chat.tokenizer, config)
+        yield conformance.template_file(chat.tokenizer)
         yield conformance.features(chat, shown)
         yield from (conformance.prefixes(chat, thinking=thinking) for thinking in (True, False))
         yield conformance.loss_mask(chat, shown)
         yield _picture(chat, shown, coloured=coloured)
         yield conformance.engine_stops(chat, shown)
-        yield conformance.file_stops(chat, shown, conformance.declared_stops(path))
+        yield _file_stops(path, chat, shown)
     yield from conformance.by_mesh(config)
     yield conformance.cache_size(config)
     yield from weights(path, config, chat, shown, memory=free_memory())
@@ -105,6 +106,13 @@ def weights(
         yield conformance.sampler_gap(config, params, ids, temperature=0.7, top_p=0.9)
 
 
+def _file_stops(path: Path, chat: Chat, shown: Example) -> Finding:
+    try:
+        return conformance.file_stops(chat, shown, conformance.declared_stops(path))
+    except ValueError as error:
+        return Finding("stop ids of the files", False, str(error))
+
+
 def _headers(path: Path) -> Finding:
     """Names, shapes and dtypes of the tensors, without reading them."""
     try:
@@ -112,17 +120,6 @@ def _headers(path: Path) -> Finding:
     except ValueError as error:
         return Finding("tensors", False, str(error))
     return Finding("tensors", True, f"all {len(tensors(config)):,} that config.json asks for are there, in its shapes")
-
-
-def _chat(path: Path) -> Chat:
-    """The tokenizer and template of the checkpoint. ValueError or OSError says what is wrong with them."""
-    from jinja2 import TemplateError
-
-    tokenizer = tokenizers.load(path)
-    try:
-        return Chat(tokenizer, template=template_of(tokenizer))
-    except TemplateError as error:
-        raise ValueError(f"the chat template cannot be read: {error}") from None
 
 
 def _probe(config: ModelConfig, shown: Example | None) -> Int[np.ndarray, " N"]:

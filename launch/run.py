@@ -13,6 +13,18 @@ from cascade_jax.cascade import run_cascade
 from launch.command import cascade_config, define_config, guarded, parse
 from launch.progress import Progress
 
+USAGE = """Run a cascade, or go on with one that was stopped.
+
+    python -m launch.run --config=configs/tiny_cascade.py --workdir=runs/tiny --config.stages.mopd.steps=20
+
+--config=FILE.py     a Python file with get_config(); configs/ holds some to start from
+--config.X.Y=VALUE   any setting X.Y of that file, e.g. --config.seed=1 or --config.stages.sft.optimizer.clip_norm=0.5
+--workdir=FOLDER     where the run keeps everything; default: runs/NAME of the config
+--help               this text
+
+Settings, their defaults and what they mean: cascade_jax/config/run.py (a whole run) and stage.py (one stage).
+The same command goes on with a run that was stopped."""
+
 CONFIG = define_config()
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run keeps everything; default: runs/NAME of the config.")
 
@@ -37,6 +49,9 @@ class StopOnSignal:
 
 
 def main() -> int:
+    if {"--help", "-help", "-h"} & set(sys.argv[1:]):
+        print(USAGE)
+        return 0
     left_over = parse(sys.argv)
     if left_over:
         raise flags.IllegalFlagValueError(f"{left_over[0]!r} is no argument; write settings as --config.NAME=VALUE.")

@@ -14,7 +14,6 @@ from cascade_jax.checkpoint import load_model
 from cascade_jax.config import SamplingConfig
 from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
-from cascade_jax.data.tokenizer import CHAT_SPECIALS, Tokenizer
 from cascade_jax.rollout.engine import LocalEngine
 from cascade_jax.types import Prompt, Row
 
@@ -25,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = argparse.ArgumentParser(prog="python -m launch.sample", description=__doc__)
     parser.add_argument(
-        "checkpoint", type=Path, help="a model directory, e.g. runs/NAME/stages/STAGE/checkpoints/final"
+        "checkpoint",
+        type=Path,
+        help="a Hugging Face folder, or a checkpoint of a run, e.g. runs/NAME/stages/STAGE/checkpoints/final",
     )
     parser.add_argument(
         "--prompt", help="answer this and end; without it, each line of the input is a turn of one chat"
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max_tokens", type=int, default=256, help="of one answer (default 256)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
+    if given.prompt == "":
+        print("error: --prompt is empty; give a text, or leave --prompt out to type one.", file=sys.stderr)
+        return 2
     texts = _lines() if given.prompt is None else [given.prompt]
     try:
         sampling = SamplingConfig(given.temperature, given.top_p, max_tokens=given.max_tokens)
@@ -73,7 +77,7 @@ class Speaker:
 
     def chat(self, texts: Iterable[str], *, thinking: bool) -> Iterator[str]:
         """Each text is the user's next turn. What was sampled stays as it was, ids and all."""
-        chat = Chat(self.tokenizer, template=template_of(self.tokenizer))
+        chat = Chat(self.tokenizer)
         engine = self._engine(chat.stop_ids)
         messages: list[dict[str, str]] = []
         prompt = answer = np.zeros(0, np.int32)
@@ -99,12 +103,6 @@ class Speaker:
     def _shown(self, engine: LocalEngine, ids: np.ndarray) -> str:
         """The text of an answer, without the id that ended it."""
         return self.tokenizer.decode([int(i) for i in ids if i not in engine.stop_ids])
-
-
-def template_of(tokenizer: Tokenizer) -> str:
-    """What lies beside the tokenizer, else Nemotron-3's where the vocabulary has its tokens (as the tiny runs' has)."""
-    known = tokenizer.chat_template is None and all(token in tokenizer.specials for token in CHAT_SPECIALS)
-    return "nemotron3" if known else "auto"
 
 
 def _lines() -> Iterator[str]:

@@ -126,7 +126,7 @@ def test_the_loss_mask_shows_what_the_assistant_wrote(chat, shown):
 def with_template(tokenizer_file: Path, folder: Path, template: str) -> Chat:
     (folder / "tokenizer.model").write_bytes(tokenizer_file.read_bytes())
     (folder / "chat_template.jinja").write_text(template)
-    return Chat(tokenizers.load(folder), template="auto")
+    return Chat(tokenizers.load(folder))
 
 
 def test_a_template_that_rewrites_earlier_turns(tokenizer_file, tmp_path):
@@ -144,6 +144,7 @@ def test_a_template_that_hides_an_answer(tokenizer_file, tmp_path):
 def test_a_template_without_tools_says_so(tokenizer_file, tmp_path):
     chat = with_template(tokenizer_file, tmp_path, CHATML)
     shown = conformance.example(chat)
+    assert conformance.template_file(chat.tokenizer).text == "chat_template.jinja gives the template"
     assert shown.thinking and "does not write tools, tool calls, thoughts" in conformance.features(chat, shown).text
     assert conformance.prefixes(chat, thinking=True).text == "5 of 5 prefixes hold"
 
@@ -166,6 +167,11 @@ def test_stop_ids_of_the_files(chat, shown, tmp_path):
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 151645}')
     finding = conformance.file_stops(chat, shown, conformance.declared_stops(tmp_path))
     assert not finding.ok and "(151645)" in finding.text and f'"eos_token_id": [{end}]' in finding.fix
+    assert "would not stop. To mend:" in str(finding) or "tokens. To mend:" in str(finding)
+    for wrong in ('{"eos_token_id": 2.5}', '{"eos_token_id": ["a"]}', "[]"):
+        (tmp_path / "generation_config.json").write_text(wrong)
+        with pytest.raises(ValueError, match=r"generation_config\.json"):
+            conformance.declared_stops(tmp_path)
 
 
 def test_a_vocabulary_without_the_end_token(tmp_path):
@@ -173,7 +179,8 @@ def test_a_vocabulary_without_the_end_token(tmp_path):
     model = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, []))
     model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     model.save(str(tmp_path / "tokenizer.json"))
-    chat = Chat(tokenizers.load(tmp_path), template="auto")
+    chat = Chat(tokenizers.load(tmp_path))
+    assert not conformance.template_file(chat.tokenizer).ok
     finding = conformance.engine_stops(chat, conformance.example(chat))
     assert not finding.ok and "no special token" in finding.text and "end token" in finding.fix
 

@@ -9,7 +9,16 @@ from cascade_jax.conformance.finding import Finding
 from cascade_jax.conformance.memory import by_mesh, cache_size
 from cascade_jax.conformance.numerics import decode_path, packing, sampler_gap
 from cascade_jax.conformance.stops import declared_stops, engine_stops, file_stops, vocabulary
-from cascade_jax.conformance.template import Example, example, features, loss_mask, prefixes, spans, written
+from cascade_jax.conformance.template import (
+    Example,
+    example,
+    features,
+    loss_mask,
+    prefixes,
+    spans,
+    template_file,
+    written,
+)
 from cascade_jax.conformance.weights import finite, router_bias, zero_embeddings
 
 __all__ = [
@@ -30,6 +39,7 @@ __all__ = [
     "router_bias",
     "sampler_gap",
     "spans",
+    "template_file",
     "vocabulary",
     "written",
     "zero_embeddings",

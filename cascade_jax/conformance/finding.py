@@ -12,5 +12,5 @@ class Finding(NamedTuple):
     fix: str = ""
 
     def __str__(self) -> str:
-        mend = f" To mend: {self.fix}" if self.fix else ""
-        return f"{'ok' if self.ok else 'problem':8} {self.name:24} {self.text}{mend}"
+        text = f"{self.text.rstrip('.')}. To mend: {self.fix}" if self.fix else self.text
+        return f"{'ok' if self.ok else 'problem':8} {self.name:24} {text}"

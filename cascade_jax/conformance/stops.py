@@ -9,6 +9,7 @@ from cascade_jax.config import ModelConfig
 from cascade_jax.conformance.finding import Finding
 from cascade_jax.conformance.template import Example, trained_runs
 from cascade_jax.data.chat import Chat
+from cascade_jax.data.side_files import stop_ids
 from cascade_jax.data.tokenizer import Tokenizer
 
 
@@ -20,12 +21,13 @@ class Declared(NamedTuple):
 
 
 def declared_stops(folder: Path) -> Declared | None:
-    """What transformers and vLLM stop at: generation_config.json's `eos_token_id`, else config.json's, else None."""
+    """What transformers and vLLM stop at: generation_config.json's `eos_token_id`, else config.json's, else None.
+
+    ValueError names the file whose entry is neither an id nor a list of ids.
+    """
     for name in ("generation_config.json", "config.json"):
-        file = folder / name
-        stops = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.exists() else None
-        if stops is not None:
-            return Declared(name, (stops,) if isinstance(stops, int) else tuple(stops))
+        if ids := stop_ids(folder / name):
+            return Declared(name, ids)
     return None
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from cascade_jax.conformance.finding import Finding
 from cascade_jax.data.chat import Chat, Rendered
 from cascade_jax.data.messages import Message
+from cascade_jax.data.templates import lacking
 from cascade_jax.data.tokenizer import Tokenizer
 
 TOOL = {
@@ -82,6 +83,17 @@ def written(chat: Chat, shown: Example) -> set[int]:
         for thinking in (True, False)
     ]
     return set(np.concatenate([shown.rendered.ids, *prompts]).tolist())
+
+
+def template_file(tokenizer: Tokenizer) -> Finding:
+    """Which template a run reads where it asks for none by name."""
+    name, template = "template file", tokenizer.chat_template
+    if template is not None:
+        return Finding(name, True, f"{template.file.name} gives the template")
+    if not lacking(tokenizer):
+        return Finding(name, True, "none is given; the vocabulary has Nemotron-3's tokens, so that format is written")
+    fix = "copy the model's chat_template.jinja into the folder; a base model that has none can be given one."
+    return Finding(name, False, "none is given, so plain ChatML is written", fix)
 
 
 def features(chat: Chat, shown: Example) -> Finding:

@@ -34,9 +34,12 @@ class Rendered(NamedTuple):
 
 
 class Chat:
-    """A tokenizer with its chat format: "nemotron3", or "auto" for that of the template beside it (ChatML if none)."""
+    """A tokenizer with its chat format: "auto" is that of the template beside it (`make_renderer`), or "nemotron3".
 
-    def __init__(self, tokenizer: Tokenizer, template: Literal["nemotron3", "auto"] = "nemotron3") -> None:
+    ValueError: the vocabulary lacks tokens of the format, or the template cannot be read.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: Literal["nemotron3", "auto"] = "auto") -> None:
         self.tokenizer = tokenizer
         self._renderers = {
             thinking: make_renderer(tokenizer, template, thinking=thinking) for thinking in (True, False)
@@ -159,6 +162,7 @@ def template_pieces() -> list[str]:
         specials=specials,
         eos_id=specials["<|im_end|>"],
         stop_ids=(),
+        named_tokens={},
         chat_template=None,
         encode_plain=lambda text: [ord(c) for c in text],
         decode=lambda ids: "".join(names.get(i) or chr(i) for i in ids),

@@ -5,15 +5,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from cascade_jax.data.side_files import ChatTemplate
 from cascade_jax.data.tokenizer import CHAT_SPECIALS, Tokenizer
 
 # Breaks the name of a special token in a user's text, so that it stays text. Unicode reserves it for such internal use.
 MARK = "\ufdd0"
-# The default system text is SmolLM2's own; its template puts it where a conversation has none.
 CHATML = (
-    "{%- if messages[0].role != 'system' -%}"
-    "{{ '<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n' }}"
-    "{%- endif -%}"
     "{%- for message in messages -%}"
     "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
     "{%- endfor -%}"
@@ -31,18 +28,17 @@ _PROBE = (
 def make_renderer(tokenizer: Tokenizer, template: str, *, thinking: bool) -> Any:
     """A renderer with render, parse_response, bridge_to_next_turn and get_stop_token_ids, as `renderers` defines them.
 
-    "auto" takes a typed renderer where it writes a probe conversation exactly as the model's own template does.
+    "auto" is the format of the template beside the tokenizer, by a typed renderer where one writes a probe conversation
+    exactly as it does. Without a template it is Nemotron-3's where the vocabulary has its tokens, else plain ChatML.
     """
     adapter = RendererTokenizer(tokenizer)
-    if template == "nemotron3":
-        missing = [token for token in CHAT_SPECIALS if token not in tokenizer.specials]
-        if missing:
-            raise ValueError(
-                f"{tokenizer.path} lacks {', '.join(missing)} of the nemotron3 template; use template='auto'."
-            )
+    missing = lacking(tokenizer)
+    if template == "nemotron3" and missing:
+        raise ValueError(f"{tokenizer.path} lacks {', '.join(missing)} of the nemotron3 template; use template='auto'.")
+    if template == "nemotron3" or (tokenizer.chat_template is None and not missing):
         return _nemotron3(adapter, thinking)
     jinja = JinjaRenderer(adapter, tokenizer.chat_template, thinking=thinking)
-    if tokenizer.chat_template:
+    if tokenizer.chat_template is not None:
         wanted = adapter.encode(jinja.text(_PROBE, None, True))
         for needs, make in ((_QWEN3_SPECIALS, _qwen3), (CHAT_SPECIALS, _nemotron3)):
             if set(needs) <= set(tokenizer.specials):
@@ -50,6 +46,11 @@ def make_renderer(tokenizer: Tokenizer, template: str, *, thinking: bool) -> Any
                 if renderer.render(list(_PROBE), add_generation_prompt=True).token_ids == wanted:
                     return renderer
     return jinja
+
+
+def lacking(tokenizer: Tokenizer) -> list[str]:
+    """The special tokens of Nemotron-3's format that the vocabulary does not have."""
+    return [token for token in CHAT_SPECIALS if token not in tokenizer.specials]
 
 
 def _nemotron3(adapter: Any, thinking: bool) -> Any:
@@ -71,6 +72,8 @@ class RendererTokenizer:
         self.name_or_path = str(tokenizer.path)
         self.unk_token_id = None
         self.eos_token_id = tokenizer.eos_id
+        self.stop_ids = tokenizer.stop_ids
+        self.named_tokens = tokenizer.named_tokens
         self.all_special_tokens: list[str] = []
         self._tokenizer = tokenizer
         self._cached = lru_cache(maxsize=4096)(self._encode)
@@ -97,23 +100,19 @@ class RendererTokenizer:
 class JinjaRenderer:
     """The part of a `renderers` renderer that `Chat` uses, over a template whose turns only ever append text."""
 
-    def __init__(self, tokenizer: Any, template: str | None, *, thinking: bool) -> None:
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    def __init__(self, tokenizer: RendererTokenizer, template: ChatTemplate | None, *, thinking: bool) -> None:
         from renderers.default import DefaultRenderer
 
-        def refuse(message: str) -> None:
-            raise ValueError(f"the chat template refuses this conversation: {message}")
-
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = refuse
-        environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
-        self._template = environment.from_string(template or CHATML)
-        self._tokenizer = tokenizer
-        end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-        self._end = tokenizer.eos_token_id if end is None else end
-        self._thinking = thinking
+        self._name = "plain ChatML" if template is None else f"the chat template {template.file}"
+        self._tokenizer, self._thinking = tokenizer, thinking
+        # What may end a turn. Names of these in a message's own text are no special tokens (MARK).
+        self._ends = {tokenizer.convert_tokens_to_ids("<|im_end|>"), tokenizer.eos_token_id, *tokenizer.stop_ids}
         self.parse_response = DefaultRenderer(tokenizer).parse_response
         self.get_stop_token_ids = DefaultRenderer(tokenizer).get_stop_token_ids
+        try:
+            self._template = jinja_environment().from_string(CHATML if template is None else template.text)
+        except Exception as error:  # RecursionError and the like, beside Jinja's own
+            raise ValueError(f"{self._name} cannot be read: {_reason(error)}; fetch it again.") from None
 
     def render(
         self,
@@ -142,7 +141,7 @@ class JinjaRenderer:
                     "this chat template rewrites earlier turns, so they cannot be told apart; give single-turn rows."
                 )
             ids = self._tokenizer.encode(text[len(done) :])
-            last = len(ids) - ids[::-1].index(self._end) if self._end in ids else len(ids)
+            last = max((k + 1 for k, token in enumerate(ids) if token in self._ends), default=len(ids))
             result.token_ids += ids
             result.sampled_mask += [written and k < last for k in range(len(ids))]
             done = text
@@ -152,6 +151,44 @@ class JinjaRenderer:
         """Never: an unknown template cannot promise what it puts between turns."""
 
     def text(self, messages: Sequence[Mapping[str, Any]], tools: Any, prompt: bool) -> str:
-        return self._template.render(
-            messages=messages, tools=tools, add_generation_prompt=prompt, enable_thinking=self._thinking
-        )
+        """The conversation as the template writes it. ValueError, which names the template: it refuses, or fails."""
+        given = {"messages": messages, "tools": tools, "add_generation_prompt": prompt}
+        try:
+            return self._template.render(**self._tokenizer.named_tokens, **given, enable_thinking=self._thinking)
+        except Exception as error:  # a template is a program of someone else's: it may fail in any way
+            raise ValueError(
+                f"{self._name} cannot write this conversation: {_reason(error)}; mend it, or give other rows."
+            ) from None
+
+
+def jinja_environment() -> Any:
+    """What transformers gives a chat template, but for the date, which would make rows differ from day to day."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} ... {% endgeneration %}: what stands between is written as it is."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **layout: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **layout)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.globals["raise_exception"] = refuse
+    environment.filters["tojson"] = tojson
+    return environment
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -1,13 +1,14 @@
 """Text to ids and back, with a Hugging Face `tokenizer.json` or a SentencePiece `.model`; a trainer for small ones."""
 
 import io
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from cascade_jax.data.side_files import ChatTemplate, chat_template, named_tokens, settings, stop_ids
 
 CHAT_SPECIALS = (
     "<|im_start|>",
@@ -32,7 +33,8 @@ class Tokenizer:
     specials: Mapping[str, int]
     eos_id: int | None
     stop_ids: tuple[int, ...]
-    chat_template: str | None  # Jinja, where the file's folder has one
+    named_tokens: Mapping[str, str]  # text of bos_token, eos_token, ..., where tokenizer_config.json names them
+    chat_template: ChatTemplate | None  # Jinja, where the file's folder has one
     encode_plain: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
 
@@ -90,14 +92,12 @@ def load(path: str | Path) -> Tokenizer:
 def _load_huggingface(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer as HuggingFace
 
-    text = path.read_text(encoding="utf-8")
-    try:
-        valid = isinstance(json.loads(text), dict) and "model" in json.loads(text)
-    except json.JSONDecodeError:
-        valid = False
-    if not valid:
+    if "model" not in settings(path):
         raise ValueError(f"{path} is not a Hugging Face tokenizer (JSON with a `model` entry); fetch the file again.")
-    model = HuggingFace.from_str(text)
+    try:
+        model = HuggingFace.from_file(str(path))
+    except Exception as error:  # the package raises no narrower class
+        raise ValueError(f"{path} is not a Hugging Face tokenizer ({error}); fetch the file again.") from None
     return _with_side_files(
         path,
         vocab_size=model.get_vocab_size(),
@@ -142,25 +142,18 @@ def _load_sentencepiece(path: Path) -> Tokenizer:
 
 def _with_side_files(path: Path, *, specials: Mapping[str, int], **fields: Any) -> Tokenizer:
     """Adds what Hugging Face keeps beside a tokenizer: the end token, the ids that stop generation, the template."""
-    settings = _json_beside(path, "tokenizer_config.json")
-    stop = _json_beside(path, "generation_config.json").get("eos_token_id")
-    eos = settings.get("eos_token")
-    eos = eos["content"] if isinstance(eos, dict) else eos
-    ends = [specials[token] for token in (eos, *_END_TOKENS) if token in specials]
-    template = path.parent / "chat_template.jinja"
+    folder = path.parent
+    named = named_tokens(folder)
+    ends = [specials[token] for token in (named.get("eos_token"), *_END_TOKENS) if token in specials]
     return Tokenizer(
         path=path,
         specials=specials,
         eos_id=ends[0] if ends else None,
-        stop_ids=tuple(dict.fromkeys([*([stop] if isinstance(stop, int) else stop or []), *ends])),
-        chat_template=template.read_text(encoding="utf-8") if template.exists() else settings.get("chat_template"),
+        stop_ids=tuple(dict.fromkeys([*stop_ids(folder / "generation_config.json"), *ends])),
+        named_tokens=named,
+        chat_template=chat_template(folder),
         **fields,
     )
-
-
-def _json_beside(path: Path, name: str) -> dict[str, Any]:
-    file = path.parent / name
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def train_sentencepiece(

@@ -1,8 +1,11 @@
 """The exact Nemotron-3 format, what of it is trained, and reading back whatever a model may write."""
 
+import json
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cascade_jax.data.chat import Chat, template_pieces
@@ -317,7 +320,7 @@ def bare_chat(tmp_path, specials, template=None):
     model.save(str(tmp_path / "tokenizer.json"))
     if template is not None:
         (tmp_path / "chat_template.jinja").write_text(template)
-    return Chat(load(tmp_path), template="auto")
+    return Chat(load(tmp_path))
 
 
 SMOLLM2 = (  # what its tokenizer_config.json holds
@@ -344,9 +347,8 @@ NEMOTRON_WITHOUT_TOOLS = """
 {%- endif %}"""
 
 
-@pytest.mark.parametrize("template", [SMOLLM2, None])
-def test_chatml_is_what_transformers_renders(tmp_path, template):
-    chat = bare_chat(tmp_path, ["<|im_start|>", "<|im_end|>"], template)
+def test_chatml_is_what_transformers_renders(tmp_path):
+    chat = bare_chat(tmp_path, ["<|im_start|>", "<|im_end|>"], SMOLLM2)
     for messages in (
         [USER],
         [{"role": "system", "content": "S"}, USER, assistant("A"), USER, assistant("B <|im_end|>")],
@@ -362,6 +364,76 @@ def test_chatml_is_what_transformers_renders(tmp_path, template):
             assert (ids == chat.tokenizer.token_id("<|im_end|>")).sum() == ends
     assert chat.stop_ids == (chat.tokenizer.token_id("<|im_end|>"),)
     assert chat.parse(chat.tokenizer.encode("Yes.<|im_end|>no", specials=True)).content == "Yes."
+
+
+def test_without_a_template(tmp_path):
+    """Plain ChatML, and nothing that no one wrote; Nemotron-3's format where the vocabulary has all of its tokens."""
+    (tmp_path / "chat_template.jinja").write_text("\n")
+    plain, nemotron = (bare_chat(tmp_path, specials) for specials in (CHAT_SPECIALS[:2], CHAT_SPECIALS))
+    turns, reply = [USER, assistant("Yes.")], plain.render([USER, assistant("Yes.")])
+    assert plain.tokenizer.decode(reply.ids.tolist()) == user("Hi") + said("Yes.")
+    assert plain.tokenizer.decode(reply.ids[reply.trained].tolist()) == "Yes.<|im_end|>"
+    text = nemotron.tokenizer.decode(nemotron.render(turns).ids.tolist())
+    assert text == GOLDEN["no thought"][1]
+
+
+LLAMA3 = (
+    "{{ bos_token }}{%- for m in messages %}"
+    "{{ '<|start|>' + m['role'] + '<|stop|>\n\n' }}"
+    "{%- if m.role == 'assistant' %}{% generation %}{{ m['content'] | trim }}<|eot|>{% endgeneration %}"
+    "{%- else %}{{ m['content'] | trim + '<|eot|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant<|stop|>\n\n' }}{% endif %}"
+)
+ZEPHYR = (
+    "{% for m in messages %}\n{% if m.role not in ['user', 'system', 'assistant'] %}{% continue %}{% endif %}"
+    "{{ '<|' + m.role + '|>\n' + m.content + eos_token }}\n"
+    "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
+)
+
+
+def added(text):
+    """A token as tokenizer_config.json has it in long form."""
+    return {"__type": "AddedToken", "content": text, "lstrip": False, "rstrip": False, "normalized": False}
+
+
+@pytest.mark.parametrize(
+    ("template", "specials", "tokens", "end"),
+    [
+        (LLAMA3, ["<|begin|>", "<|eot|>", "<|start|>", "<|stop|>"], ("<|begin|>", "<|eot|>"), "<|eot|>"),
+        (ZEPHYR, ["<s>", "</s>"], (added("<s>"), added("</s>")), "</s>"),
+    ],
+)
+def test_templates_get_the_named_tokens_that_transformers_gives(tmp_path, template, specials, tokens, end):
+    named = dict(zip(("bos_token", "eos_token"), tokens, strict=True), pad_token=None)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    chat = bare_chat(tmp_path, specials, template)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    messages = [{"role": "system", "content": "S"}, USER, assistant("A"), USER, assistant("B b")]
+    for given, prompt in ((messages, False), (messages[:2], True), ([USER], True)):
+        ids, trained = chat.render(given, generation_prompt=prompt)
+        wanted = theirs.apply_chat_template(given, add_generation_prompt=prompt, tokenize=False)
+        assert chat.tokenizer.decode(ids.tolist()) == wanted
+        written = "".join(f"{m['content']}{end}" for m in given if m["role"] == "assistant")
+        assert chat.tokenizer.decode(ids[trained].tolist()) == written
+    assert chat.tokenizer.token_id(end) in chat.stop_ids
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{% for x in %}", "Expected an expression"),
+        ("{% for i in range(1000000) %}x{% endfor %}", "Range too big"),
+        ("{{ messages[0].foo.bar }}", "has no attribute 'foo'"),
+        ("{{ 1 // 0 }}", "division"),
+        ("{{ 'a' + 1 }}", "concatenate"),
+        ("{{ raise_exception('no way') }}", "no way"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ],
+)
+def test_a_template_that_fails_is_named(tmp_path, template, reason):
+    with pytest.raises(ValueError, match=reason) as raised:
+        bare_chat(tmp_path, CHAT_SPECIALS[:2], template)
+    assert str(tmp_path / "chat_template.jinja") in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_auto_finds_the_format_that_the_template_writes(tmp_path):
@@ -383,4 +455,4 @@ def test_a_template_that_rewrites_history_is_refused_for_conversations(tmp_path)
 def test_the_nemotron_template_needs_its_tokens(tmp_path):
     chat = bare_chat(tmp_path, ["<|im_start|>", "<|im_end|>"], CHATML)
     with pytest.raises(ValueError, match="lacks <think>"):
-        Chat(chat.tokenizer)
+        Chat(chat.tokenizer, template="nemotron3")

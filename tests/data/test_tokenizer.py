@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFace
 
+from cascade_jax.data import side_files
 from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.tokenizer import CHAT_SPECIALS, train_sentencepiece
 
@@ -110,7 +112,72 @@ def test_huggingface_reads_what_lies_beside_it(huggingface):
     assert huggingface.eos_id == huggingface.specials["<|im_end|>"]
     assert huggingface.specials["<|im_end|>"] == 260
     assert huggingface.stop_ids == (256, 260, huggingface.specials["</s>"])
-    assert huggingface.chat_template == "T"
+    assert huggingface.chat_template == ("T", huggingface.path.with_name("tokenizer_config.json"))
+    assert huggingface.named_tokens == {"eos_token": "<|im_end|>"}
+
+
+@pytest.mark.parametrize(
+    ("files", "text", "name"),
+    [
+        ({}, None, None),
+        ({"chat_template.jinja": " \n", "chat_template.json": {"chat_template": ""}}, None, None),
+        ({"chat_template.jinja": "A", "tokenizer_config.json": {"chat_template": "B"}}, "A", "chat_template.jinja"),
+        ({"chat_template.jinja": "", "tokenizer_config.json": {"chat_template": "B"}}, "B", "tokenizer_config.json"),
+        ({"tokenizer_config.json": {"chat_template": None}, "chat_template.json": {"chat_template": "C"}}, "C", None),
+        ({"tokenizer_config.json": {"chat_template": [{"name": "tool_use", "template": "T"}]}}, "T", None),
+        (
+            {
+                "tokenizer_config.json": {
+                    "chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+                }
+            },
+            "D",
+            None,
+        ),
+    ],
+)
+def test_where_a_template_is_found(tmp_path, files, text, name):
+    for file, content in files.items():
+        (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
+    found = side_files.chat_template(tmp_path)
+    assert (found and found.text) == text
+    assert name is None or found.file == tmp_path / name
+
+
+WRONG_SHAPES = [
+    ("generation_config.json", "[]", "holds a list, where a JSON object is needed"),
+    ("generation_config.json", '{"eos_token_id": 2.5}', "eos_token_id=2.5 is no id and no list of ids"),
+    ("generation_config.json", '{"eos_token_id": ["a", null]}', "is no id and no list of ids"),
+    ("generation_config.json", '{"eos_token_id": true}', "eos_token_id=True is no id"),
+    ("generation_config.json", "{nope", "is no JSON"),
+    ("generation_config.json", "[" * 100_000, "is no JSON"),
+    ("tokenizer_config.json", "[]", "holds a list"),
+    ("tokenizer_config.json", '{"eos_token": {}}', "eos_token={} is no token"),
+    ("tokenizer_config.json", '{"eos_token": []}', r"eos_token=\[\] is no token"),
+    ("tokenizer_config.json", '{"bos_token": 3}', "bos_token=3 is no token"),
+    ("tokenizer_config.json", '{"chat_template": 3}', "chat_template is neither a text nor a list"),
+    ("tokenizer_config.json", '{"chat_template": ["T"]}', "chat_template is neither a text nor a list"),
+    ("tokenizer.json", '{"model": {}}', "is not a Hugging Face tokenizer"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), WRONG_SHAPES)
+def test_a_side_file_of_another_shape_is_named(huggingface, tmp_path, name, content, message):
+    shutil.copy(huggingface.path, tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        tokenizers.load(tmp_path)
+    assert str(tmp_path / name) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_side_file_that_cannot_be_read_is_named(huggingface, tmp_path):
+    shutil.copy(huggingface.path, tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"chat_template.jinja cannot be read \(it is no UTF-8\)"):
+        tokenizers.load(tmp_path)
+    (tmp_path / "generation_config.json").mkdir()
+    with pytest.raises(ValueError, match=r"generation_config.json cannot be read"):
+        tokenizers.load(tmp_path)
 
 
 def test_training_gives_the_same_bytes_in_another_process(sentencepiece, tmp_path):
@@ -136,7 +203,7 @@ def test_mistakes_are_one_sentence(tmp_path):
         ("empty", FileNotFoundError, "holds neither"),
         ("x.model", ValueError, "is not a SentencePiece model"),
         ("x.json", ValueError, "is not a Hugging Face tokenizer"),
-        ("y.json", ValueError, "is not a Hugging Face tokenizer"),
+        ("y.json", ValueError, "is no JSON"),
         ("x.txt", ValueError, "is no tokenizer that can be read"),
     ]:
         with pytest.raises(error, match=message) as raised:

@@ -49,7 +49,7 @@ def test_each_line_of_the_input_is_a_turn(checkpoint, capsys, monkeypatch):
     ("change", "message"),
     [
         (["--temperature", "-1"], "temperature=-1.0 must not be negative"),
-        (["--raw", "--prompt", ""], "has 0 tokens, allowed are 1 to"),
+        (["--raw", "--prompt", ""], "--prompt is empty"),
     ],
 )
 def test_mistakes_are_one_sentence(checkpoint, capsys, change, message):

@@ -1,6 +1,7 @@
 """A user's mistake: one sentence, exit code 2, before any training step, and nothing lost."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ def fails(launch, workdir: Path, *arguments: str, config: str = MICRO) -> str:
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("--config.stages.mopd.stepz=3", "stepz"),
+        ("--config.stages.mopd.stepz=3", "stepz is not a setting; did you mean steps?"),
+        ("--config.stages.sft.export=True", "export is not a setting; did you mean export_hf?"),
+        ("--config.nonsense=1", "nonsense is not a setting; see --help"),
         ("--config.stages.mopd.steps=many", "many"),
         ("--config.stages.mopd.distill.teachers.math=rlhf", "is not yet trained when mopd starts"),
         ("--config.stages.if_rl.parent=nowhere", "parent='nowhere' is not trained before if_rl"),
@@ -38,8 +41,40 @@ def test_a_wrong_setting(launch, tmp_path: Path, argument: str, words: str):
     assert words in fails(launch, tmp_path / "run", argument)
 
 
-def test_a_missing_config_file(launch, tmp_path: Path):
-    assert "nowhere.py" in fails(launch, tmp_path / "run", config="--config=nowhere.py")
+@pytest.mark.parametrize("written", [("--config=nowhere.py",), ("--config", "nowhere.py")])
+def test_a_missing_config_file(launch, tmp_path: Path, written: tuple[str, ...]):
+    first, *more = written
+    assert "there is no config file 'nowhere.py'" in fails(launch, tmp_path / "run", *more, config=first)
+
+
+def test_help(launch):
+    process = launch("launch.run", "--help")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert all(word in output for word in ("--config.X.Y=VALUE", "--workdir", "cascade_jax/config/run.py"))
+
+
+def spoiled(start: Path, folder: Path, name: str, text: str | None) -> str:
+    """The setting of a copy of the checkpoint in which this file has that text, or is missing."""
+    shutil.copytree(start, folder)
+    (folder / name).unlink(missing_ok=True)
+    if text is not None:
+        (folder / name).write_text(text)
+    return f"--config.checkpoint={folder}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("tokenizer.model", None, "has no tokenizer; copy its tokenizer.json or tokenizer.model there"),
+        ("chat_template.jinja", "{{ messages[0].foo.bar }}", "chat_template.jinja cannot write this conversation"),
+        ("generation_config.json", "[]", "generation_config.json holds a list"),
+    ],
+)
+def test_a_file_beside_the_weights(launch, start: Path, tmp_path: Path, name: str, text: str | None, words: str):
+    checkpoint = spoiled(start, tmp_path / "model", name, text)
+    settings = ("--config.model=", "--config.template=auto", checkpoint)
+    assert words in fails(launch, tmp_path / "run", *settings)
 
 
 def test_a_row_that_breaks_the_schema_is_named_by_its_line(launch, tmp_path: Path):
