@@ -58,6 +58,8 @@ def test_the_plain_configs_are_taken() -> None:
         (NEMOTRON | {"sliding_window": 128}, ("sliding_window", "128")),
         (CONFIG | {"quantization_config": {"quant_method": "fp8"}}, ("quantization_config", "fp8")),
         (CONFIG | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ("rope", "llama3")),
+        (CONFIG | {"rope_scaling": {"factor": 2.0}}, ("rope_scaling", "factor")),
+        (CONFIG | {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, ("rope_parameters", "full_attention")),
         (CONFIG | {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, ("rope", "yarn")),
         (CONFIG | {"hidden_act": "gelu"}, ("hidden_act", "gelu")),
         (CONFIG | {"mlp_bias": True}, ("mlp_bias",)),

@@ -212,7 +212,8 @@ def _rope_theta(values: Mapping[str, Any]) -> float:
     found = {}
     for key in ("rope_scaling", "rope_parameters"):
         given = found[key] = _typed(key, {} if values.get(key) is None else values[key], dict)
-        if given.get("rope_type", given.get("type")) not in (None, "default"):
+        known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}  # a factor, or a table by layer, is not
+        if given.get("rope_type", given.get("type")) not in (None, "default") or given.keys() - known:
             raise CheckpointError(
                 f"the network cannot follow {key}={given!r}; only plain rotary positions can be read."
             )
