@@ -22,7 +22,7 @@ def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
 
 
 def misfits(found: Any, wanted: Any) -> list[str]:
-    """What keeps one tree of arrays from being the other, a phrase for each path; empty where names and shapes agree."""
+    """What keeps one tree of arrays from being the other, a phrase for each path; none where names and shapes agree."""
     here, there = ({path: tuple(leaf.shape) for path, leaf in by_path(tree).items()} for tree in (found, wanted))
     faults = [f"{path} is missing" for path in there if path not in here]
     faults += [f"{path} is left over" for path in here if path not in there]
