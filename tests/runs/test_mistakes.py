@@ -10,7 +10,7 @@ from tests.runs.conftest import MICRO
 
 
 def fails(launch, workdir: Path, *arguments: str, config: str = MICRO) -> str:
-    process = launch("launch.run", config, f"--workdir={workdir}", *arguments)
+    process = launch("launch.run", config, *arguments, f"--workdir={workdir}")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 2, output
     assert "Traceback" not in output
