@@ -239,7 +239,7 @@ def test_memory_of_the_30b():
     experts = 23 * 128 * 2 * 2688 * 1856
     whole = 23 * (64 * 3 + 4096 + (4096 + 2 * 8 * 128) * (4 + 1) + 128)  # not split: no dimension of theirs is `embed`
     split = 31_577_940_288 - experts - whole
-    assert memory.weights_per_device(config, {"expert": 8, "fsdp": 4}) == experts // 32 + split // 4 + whole
+    assert memory.weights_per_device(config, {"expert": 8, "fsdp": 4}) == (experts + split) // 32 + whole
     assert memory.weights_per_device(config, {"fsdp": 1024}) is None  # 2688 does not divide by it
     # 6 layers, keys and values, 2 heads of 128, 2 bytes; 23 layers, float32 states, and 3 inputs of 6144 channels
     assert memory.cache_size(config).text.startswith(f"{6 * 2 * 2 * 128 * 2 * 1000 / 2**20:.3g} MiB for each 1,000")
