@@ -3,10 +3,12 @@
 import functools
 import json
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import NamedSharding
 
 from cascade_jax.config import MeshConfig, ModelConfig, OptimizerConfig
@@ -16,7 +18,7 @@ from cascade_jax.mesh import TOKENS, use
 from cascade_jax.model import apply
 from cascade_jax.optimizer import make_optimizer
 from cascade_jax.types import Batch, Params, TrainState, Weighted
-from cascade_jax.update import make_update
+from cascade_jax.update import Update, make_update
 from tests.model.conftest import SIZES, random_weights
 
 EVEN = {**SIZES, "vocab_size": 64, "experts": 8}
@@ -63,29 +65,28 @@ def loss(config: ModelConfig, params: Params, batch: Batch) -> tuple[tuple[Weigh
     return (token_loss, Weighted(0.1 * aux.balance_loss.total, aux.balance_loss.weight)), metrics
 
 
-def step(config: ModelConfig, params: Params, batch: Batch, micro_batches: int) -> dict[str, np.ndarray]:
+def step(update: Update, optimizer: optax.GradientTransformation, params: Params, batch: Batch) -> dict[str, Any]:
     """The loss, the first moments (which are the gradient) and the weights after a step, by name."""
-    optimizer = make_optimizer(OPTIMIZER, total_steps=3)
-    update = make_update(OPTIMIZER, functools.partial(loss, config), optimizer)
     params = jax.tree.map(jnp.copy, params)
-    state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-    state, metrics = update(state, batch, micro_batches=micro_batches)
+    state, metrics = update(TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32)), batch)
     found = {f"step {path}": leaf for path, leaf in by_path(state.params).items()}
     found |= {f"state {path}": leaf for path, leaf in by_path(state.optimizer_state).items()}
     return {**jax.tree.map(np.asarray, found), "loss": np.asarray(metrics["loss"].mean)}
 
 
-def main(net: str, micro_batches: str, *meshes: str) -> None:
-    config, parts = NETS[net], int(micro_batches)
+def main(net: str, *meshes: str) -> None:
+    config = NETS[net]
     weights = {"spread": random_weights(config, 0)}
     if config.router == "sigmoid":
         weights["one expert"] = to_one_expert(weights["spread"])
-    alone = {name: step(config, params, batch(), parts) for name, params in weights.items()}
+    optimizer = make_optimizer(OPTIMIZER, total_steps=3)
+    update = make_update(OPTIMIZER, functools.partial(loss, config), optimizer)  # compiled once for each mesh
+    alone = {name: step(update, optimizer, params, batch()) for name, params in weights.items()}
     for sizes in meshes:
         with use(MeshConfig(**json.loads(sizes))):
             rows = jax.device_put(batch(), NamedSharding(jax.sharding.get_mesh(), TOKENS))
             for name, params in weights.items():
-                found = step(config, apply.placed(config, params), rows, parts)
+                found = step(update, optimizer, apply.placed(config, params), rows)
                 for key, value in alone[name].items():
                     scale = max(np.abs(value).max(), 1e-3)
                     np.testing.assert_allclose(found[key] / scale, value / scale, atol=1e-5, err_msg=f"{sizes} {key}")
