@@ -1,9 +1,10 @@
 """Orbax checkpoints: the state of a stage with its data position; a finished model with config and tokenizer."""
 
+import contextlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from cascade_jax.leaves import by_path, misfits, with_leaves
 from cascade_jax.mesh import shardings
 from cascade_jax.model import apply
 from cascade_jax.model.convert import load_hf
-from cascade_jax.model.convert.load import runnable
-from cascade_jax.model.convert.save import copy_side_files
+from cascade_jax.model.convert.carried import copy_side_files
+from cascade_jax.model.convert.load import read_config as read_hf_config
+from cascade_jax.model.convert.load import read_settings, runnable
 from cascade_jax.types import Params, TrainState
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
@@ -61,7 +63,8 @@ def restore_state(
 ) -> tuple[TrainState, dict[str, Any]]:
     """The state and data position of `directory/step`; `like` gives frozen weights, shapes, dtypes and shardings."""
     abstract = jax.tree.map(_abstract, _as_dict(like, frozen))
-    loaded = _load((directory / str(step)).absolute(), {"state": abstract, "position": None})
+    with _quiet():
+        loaded = ocp.load_checkpointables((directory / str(step)).absolute(), {"state": abstract, "position": None})
     state = loaded["state"]
     restored = TrainState(
         with_leaves(like.params, state["params"]),
@@ -94,19 +97,31 @@ def load_model(path: Path, *, dtype: Any = None) -> tuple[ModelConfig, Params, P
     dtype None keeps the stored dtypes.
     """
     path = Path(path).absolute()
-    if not (path / "config.json").exists():
-        raise FileNotFoundError(
-            f"{path} is no checkpoint (no config.json); give a Hugging Face folder, the output of "
-            "python -m launch.convert, or runs/NAME/stages/STAGE/checkpoints/final."
-        )
     tokenizer = find_tokenizer(path)
     if is_hugging_face(path):
         mesh = jax.sharding.get_mesh()
         return *load_hf(path, mesh=mesh if mesh.size > 1 else None, dtype=dtype), tokenizer
-    config = _read_config(path / "config.json")
+    config = read_config(path)
     kinds = _stored_kinds(path, config, dtype)
-    params = _load_pytree(path / "params", _placed(config, kinds))
+    with _quiet():
+        params = ocp.load(path / "params", _placed(config, kinds))
     return runnable(config), params, tokenizer
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The network of a checkpoint of ours or of a Hugging Face folder, without its weights."""
+    file = path / "config.json"
+    if not file.exists():
+        raise FileNotFoundError(
+            f"{path} is no checkpoint (no config.json); give a Hugging Face folder, the output of "
+            "python -m launch.convert, or runs/NAME/stages/STAGE/checkpoints/final."
+        )
+    if is_hugging_face(path):
+        return read_hf_config(path)
+    try:
+        return build(ModelConfig, read_settings(path), str(file))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def find_tokenizer(folder: Path) -> Path | None:
@@ -126,14 +141,6 @@ def _steps(directory: Path) -> list[int]:
 def _as_dict(state: TrainState, frozen: Callable[[str], bool] | None) -> dict[str, Any]:
     params = {path: leaf for path, leaf in by_path(state.params).items() if frozen is None or not frozen(path)}
     return {"params": params, "optimizer_state": by_path(state.optimizer_state), "step": state.step}
-
-
-def _read_config(file: Path) -> ModelConfig:
-    try:
-        return build(ModelConfig, json.loads(file.read_text(encoding="utf-8")), str(file))
-    except (ConfigError, json.JSONDecodeError) as error:
-        where = "" if str(file) in str(error) else f"{file} is no JSON: "
-        raise ValueError(f"{where}{error}") from None
 
 
 def _stored_kinds(path: Path, config: ModelConfig, dtype: Any) -> Params:
@@ -159,13 +166,9 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding)
 
 
-def _load(path: Path, abstract: dict[str, Any]) -> dict[str, Any]:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Orbax warns of shardings that it is not told of; the data position has none."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sharding info not provided")
-        return ocp.load_checkpointables(path, abstract)
-
-
-def _load_pytree(path: Path, abstract: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sharding info not provided")
-        return ocp.load(path, abstract)
+        yield

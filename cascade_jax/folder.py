@@ -1,4 +1,4 @@
-"""A folder that is replaced whole: written beside its place, renamed when it is complete."""
+"""A folder that is replaced whole: written beside its place, renamed when it is complete; and which may be replaced."""
 
 import contextlib
 import shutil
@@ -29,3 +29,17 @@ def replaced(path: Path) -> Iterator[Path]:
         path.rename(old)
     fresh.rename(path)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether it is ours to replace: an empty folder, or one with a config.json and weights that is not a run's."""
+    if not folder.is_dir() or (folder / "manifest.json").exists():
+        return False
+    weights = (folder / "params").is_dir() or any(folder.glob("*.safetensors"))
+    return not any(folder.iterdir()) or ((folder / "config.json").exists() and weights)
+
+
+def check_apart(target: Path, source: Path) -> None:
+    """FileExistsError where writing to the one would replace the other."""
+    if target.resolve() in (source.resolve(), *source.resolve().parents):
+        raise FileExistsError(f"{target} is or holds the source {source}; give another folder to write to.")

@@ -108,7 +108,7 @@ def token_logprobs(
     """
     targets_of = functools.partial(target_logprobs, temperature=temperature, top_p=top_p, top_k=top_k)
     run = functools.partial(_in_chunks, targets_of, CHUNK_TOKENS if chunk is None else chunk)
-    return apply.shared(
+    return apply.over_mesh(
         run, config, params, hidden_BTD, targets_BT, in_specs=(TOKENS, TOKENS), out_specs=(TOKENS, TOKENS)
     )
 

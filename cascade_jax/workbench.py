@@ -21,6 +21,7 @@ from cascade_jax.mesh import batch_shares
 from cascade_jax.model import apply, lora, presets
 from cascade_jax.model.convert.load import repaired
 from cascade_jax.model.convert.names import family
+from cascade_jax.rollout.episode import make_prompt
 from cascade_jax.types import Params
 
 PACKAGES = (
@@ -66,7 +67,9 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
         )
     chat, dtypes = Chat(tokenizer, template=config.template), jax.tree.map(lambda leaf: leaf.dtype, params)
     params = apply.placed(model, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params))
-    return Workbench(model, params, dtypes, chat, domain_module.load(config))
+    domains = domain_module.load(config)
+    _check_prompts(config, chat, domains)
+    return Workbench(model, params, dtypes, chat, domains)
 
 
 def versions() -> dict[str, str]:
@@ -122,6 +125,15 @@ def _check_rows(config: CascadeConfig) -> None:
                 f"stages.{name}.sft.rows={stage.sft.rows} do not divide into {stage.micro_batches} micro-batches on "
                 f"{batch_shares()} parts of the mesh; set a multiple of {parts}."
             )
+
+
+def _check_prompts(config: CascadeConfig, chat: Chat, domains: Mapping[str, Domain]) -> None:
+    """Every domain has a prompt that fits; those that do not are left out while the run goes on."""
+    longest = max(config.buckets)
+    for name, domain in domains.items():
+        prompts = (make_prompt(chat, row, name, thinking=domain.thinking) for row in domain.rows["train"])
+        if not any(len(prompt.ids) <= longest for prompt in prompts):
+            raise ConfigError(f"no prompt of the domain {name!r} has at most {longest} tokens; raise buckets.")
 
 
 def _check_lengths(config: CascadeConfig) -> None:

@@ -19,10 +19,11 @@ import jax
 
 from cascade_jax.checkpoint import is_hugging_face, load_model, save_model
 from cascade_jax.config import ModelConfig
+from cascade_jax.folder import check_apart, is_checkpoint
 from cascade_jax.model.convert import load_hf, save_hf
+from cascade_jax.model.convert.carried import copy_side_files
 from cascade_jax.model.convert.gguf import load_gguf
 from cascade_jax.model.convert.load import repaired
-from cascade_jax.model.convert.save import check_apart, copy_side_files, is_checkpoint
 from cascade_jax.types import Params
 
 

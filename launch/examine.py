@@ -13,14 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from cascade_jax import conformance
-from cascade_jax.checkpoint import is_hugging_face, load_model
-from cascade_jax.config import ConfigError, ModelConfig, build
+from cascade_jax.checkpoint import is_hugging_face, load_model, read_config
+from cascade_jax.config import ModelConfig
 from cascade_jax.conformance import Example, Finding
 from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
 from cascade_jax.model import apply
-from cascade_jax.model.convert.load import read_config as read_hf_config
-from cascade_jax.model.convert.load import read_plan, read_settings
+from cascade_jax.model.convert.load import read_plan
 from cascade_jax.model.convert.names import tensors
 
 ROOM = 1.5  # of the bytes of the weights: what the checks need beside them
@@ -31,28 +30,19 @@ def examine(path: Path) -> int:
     """Exit code: 0 where all is well, 1 where a line says what to mend, 2 where `path` is no checkpoint."""
     try:
         config = read_config(path)
-    except (ConfigError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         where = "" if str(path) in str(error) else f"{path}: "
         print(f"error: {where}{error}", file=sys.stderr)
         return 2
     console = Console(highlight=False, soft_wrap=True)
-    weights = sum(leaf.size for leaf in jax.tree.leaves(apply.abstract(config)))
-    console.print(f"{path}: {weights:,} parameters, layers {config.pattern}\n", markup=False)
+    count = sum(leaf.size for leaf in jax.tree.leaves(apply.abstract(config)))
+    console.print(f"{path}: {count:,} parameters, layers {config.pattern}\n", markup=False)
     problems = 0
     for item in _checks(path, config, coloured=console.color_system is not None):
         console.print(_line(item) if isinstance(item, Finding) else item)
         problems += isinstance(item, Finding) and not item.ok
     console.print("\nall well" if not problems else f"\n{problems} to mend")
     return 1 if problems else 0
-
-
-def read_config(path: Path) -> ModelConfig:
-    """The network of a checkpoint of ours or of a Hugging Face folder, without its weights."""
-    if not (path / "config.json").exists():
-        raise FileNotFoundError(f"{path} is no checkpoint (no config.json); give a Hugging Face folder or one of ours.")
-    if is_hugging_face(path):
-        return read_hf_config(path)
-    return build(ModelConfig, read_settings(path), str(path / "config.json"))
 
 
 def _checks(path: Path, config: ModelConfig, *, coloured: bool) -> Iterator[Finding | Text]:

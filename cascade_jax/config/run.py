@@ -86,7 +86,7 @@ class CascadeConfig:
     model: str = ""
     checkpoint: str = ""  # a Hugging Face folder, or one of ours
     repair_embeddings: bool = False  # base checkpoints ship all-zero rows for tokens that they never saw
-    tokenizer: str = ""  # a file; empty: the checkpoint's, or one trained on the generated corpus
+    tokenizer: str = ""  # a file; empty: the checkpoint's, or for a preset one trained on the generated corpus
     template: Literal["nemotron3", "auto"] = "auto"  # auto: the tokenizer's own; none: Nemotron-3's, or plain ChatML
     seed: int = 0
     buckets: tuple[int, ...] = (32, 64, 128, 256)  # prompt lengths that programs are compiled for

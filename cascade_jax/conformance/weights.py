@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 from cascade_jax.conformance.finding import Finding
 from cascade_jax.data.tokenizer import Tokenizer
 from cascade_jax.leaves import by_path
+from cascade_jax.model.convert.load import ZERO_NORM
+from cascade_jax.optimizer import is_router_bias
 from cascade_jax.types import Params
-from cascade_jax.update import is_router_bias
 
-SMALLEST_ROW = 1e-3  # an embedding whose norm is below it counts as never trained
 SHOWN = 6  # names in one line
 
 
@@ -45,7 +45,7 @@ def zero_embeddings(params: Params, tokenizer: Tokenizer, used: Iterable[int]) -
 
     The norm of a zero vector has a derivative of 1/sqrt(eps), some 300: the first step on it explodes.
     """
-    zero = set(np.flatnonzero(np.asarray(_norms(params["embedding"])) < SMALLEST_ROW).tolist())
+    zero = set(np.flatnonzero(np.asarray(_norms(params["embedding"])) < ZERO_NORM).tolist())
     hit = sorted(zero & {int(i) for i in used})
     if not hit:
         unused = f"; {len(zero)} that it does not write are" if zero else ""
@@ -54,7 +54,7 @@ def zero_embeddings(params: Params, tokenizer: Tokenizer, used: Iterable[int]) -
     fix = (
         "python -m launch.convert --hf FOLDER --output NEW --repair_embeddings, or repair_embeddings=True in a config."
     )
-    return Finding("zero embeddings", False, f"norm below {SMALLEST_ROW:g} for {names}", fix)
+    return Finding("zero embeddings", False, f"norm below {ZERO_NORM:g} for {names}", fix)
 
 
 @jax.jit

@@ -70,7 +70,7 @@ def hidden(
     chosen = PartitionSpec(None, *TOKENS) if expert_ids and "E" in config.pattern else None
     whole = PartitionSpec()
     out = (TOKENS, Aux(whole, Weighted(whole, whole), chosen))
-    return shared(run, config, params, ids_BT, segments_BT, in_specs=(TOKENS, TOKENS), out_specs=out)
+    return over_mesh(run, config, params, ids_BT, segments_BT, in_specs=(TOKENS, TOKENS), out_specs=out)
 
 
 def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
@@ -78,7 +78,7 @@ def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -
     return _model(config, params).logits(hidden)
 
 
-def shared(
+def over_mesh(
     run: Callable[..., Any],
     config: ModelConfig,
     params: Params,
@@ -94,12 +94,12 @@ def shared(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.size <= 1 or mesh.manual_axes:
         return run(config, params, *given)
-    here, placed = axes.local(config, mesh.shape["tensor"]), weight_specs(config, params, at_rest=at_rest)
+    here, places = axes.local(config, mesh.shape["tensor"]), weight_specs(config, params, at_rest=at_rest)
 
     def one(params: Params, *given: Any) -> Any:
-        return run(here, jax.tree.map(axes.gathered, params, placed), *given)
+        return run(here, jax.tree.map(axes.gathered, params, places), *given)
 
-    return jax.shard_map(one, in_specs=(placed, *in_specs), out_specs=out_specs, check_vma=False)(params, *given)
+    return jax.shard_map(one, in_specs=(places, *in_specs), out_specs=out_specs, check_vma=False)(params, *given)
 
 
 def placed(config: ModelConfig, tree: Params, *, at_rest: bool = True) -> Params:
@@ -107,8 +107,8 @@ def placed(config: ModelConfig, tree: Params, *, at_rest: bool = True) -> Params
     mesh = jax.sharding.get_mesh()
     if mesh.size <= 1:
         return tree
-    specs = weight_specs(config, tree, at_rest=at_rest)
-    return jax.tree.map(lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), tree, specs)
+    places = weight_specs(config, tree, at_rest=at_rest)
+    return jax.tree.map(lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), tree, places)
 
 
 def weight_specs(config: ModelConfig, params: Params, *, at_rest: bool = True) -> Params:
@@ -153,7 +153,7 @@ def prefill(
     places = Cache(jax.tree.map(_cache_spec, cache.layers), by_row)
     in_specs, out_specs = (by_row, by_row, places), (PartitionSpec(BATCH_AXES, "tensor"), places)
     given = (ids_BT, lengths_B, cache)
-    return shared(run, config, params, *given, in_specs=in_specs, out_specs=out_specs, at_rest=False)
+    return over_mesh(run, config, params, *given, in_specs=in_specs, out_specs=out_specs, at_rest=False)
 
 
 def _cache_spec(leaf: Array) -> PartitionSpec:

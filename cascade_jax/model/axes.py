@@ -6,7 +6,7 @@ Outside of shard_map every axis has size 1 and nothing here does anything: the l
 import dataclasses
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.sharding import PartitionSpec
@@ -39,8 +39,14 @@ def whole(x: Array, axis: str, *, dim: int) -> Array:
     return jax.lax.all_gather(x, axis, axis=dim, tiled=True) if size(axis) > 1 else x
 
 
-def exchange() -> str:
-    """How tokens reach their experts on these devices: CPU and TPU v5e compilers have no exchange of ragged parts."""
+def exchange() -> Literal["ragged", "dense", "gather"]:
+    """How tokens reach their experts on these devices, by the names of cascade_jax.model.exchange.
+
+    Between two ranks nearly every token goes to both, so all are gathered. CPU and TPU v5e compilers have no exchange
+    of ragged parts.
+    """
+    if size("expert") == 2:
+        return "gather"
     device = jax.sharding.get_abstract_mesh().abstract_device
     return "dense" if device.platform == "cpu" or "v5 lite" in device.device_kind.lower() else "ragged"
 

@@ -139,13 +139,12 @@ def expert_parallel(
     *,
     exchange: Exchange,
     axis: str = "expert",
-    tensor_axis: str | None = None,
 ) -> Float[Array, "N D"]:
     """chosen_experts where rank r of `axis` holds experts r E .. (r + 1) E - 1 of all and N tokens of its own. float32.
 
     Call it inside jax.shard_map with check_vma=False and all mesh axes manual. The three exchanges give the same:
     "ragged" sends what there is (not on the CPU, not on v5e), "dense" buffers of one size, "gather" every token to
-    every rank, for few ranks. tensor_axis: the axis that splits F, over which the down product is summed.
+    every rank, for few ranks. Where another axis splits F, the caller sums over it.
     """
     ranks, me = lax.axis_size(axis), lax.axis_index(axis)
     (N, k), E = ids_Nk.shape, experts.up_EDF.shape[0]
@@ -170,4 +169,4 @@ def expert_parallel(
     out = in_rounds(step, Done(nothing, nothing, jnp.bool_(True)), (experts, x_ND, choices), plan)
     if exchange == "gather":
         out = lax.psum_scatter(out, axis, scatter_dimension=0, tiled=True)
-    return out if tensor_axis is None else lax.psum(out, tensor_axis)
+    return out

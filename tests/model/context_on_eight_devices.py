@@ -1,4 +1,4 @@
-"""What test_context.py runs: shards of rows on 2, 4 and 8 devices against whole rows on one."""
+"""What test_eight_devices.py runs: shards of rows on 2, 4 and 8 devices against whole rows on one."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""What test_exchange.py runs: experts on 2, 4 and 8 devices against all of them on one."""
+"""What test_eight_devices.py runs: experts on 2, 4 and 8 devices against all of them on one."""
 
 import functools
 import re
@@ -89,8 +89,11 @@ def split(exchange, *, expert, tensor=1, data=1, gated=True, remat=False):
     mesh = make_mesh(data=data, expert=expert, tensor=tensor, devices=jax.devices()[: data * expert * tensor])
     wide, tall = P("expert", None, "tensor"), P("expert", "tensor", None)
     matrices = Experts(wide, tall, wide if gated else None) if tensor > 1 else EXPERTS
-    tensor_axis = "tensor" if tensor > 1 else None
-    rank = functools.partial(expert_parallel, exchange=exchange, tensor_axis=tensor_axis)
+
+    def rank(experts, x, ids, weights):
+        out = expert_parallel(experts, x, ids, weights, exchange=exchange)
+        return jax.lax.psum(out, "tensor") if tensor > 1 else out
+
     sides = {"in_specs": (matrices, TOKENS, TOKENS, TOKENS), "out_specs": TOKENS}
     function = jax.shard_map(rank, mesh=mesh, check_vma=False, **sides)
     return with_gradients(jax.checkpoint(function) if remat else function)

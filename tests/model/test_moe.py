@@ -52,24 +52,17 @@ def both_ways(matrices, x, ids, weights, direction):
     return one(chosen_experts), one(every_slot)
 
 
-@pytest.mark.parametrize(
-    ("route", "gated"),
-    [
-        ("spread", False),
-        ("spread", True),
-        ("one expert takes all", False),
-        ("one token", False),
-        ("every expert", True),
-    ],
-)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("route", ROUTES)
 def test_tiles_equal_a_product_for_every_slot(route, gated):
     rng = np.random.default_rng(0)
     ids = ROUTES[route](rng).astype(np.int32)
     x, direction = rng.standard_normal((2, len(ids), D)).astype(np.float32)
     weights = rng.uniform(0.1, 1, ids.shape).astype(np.float32)
     got, want = both_ways(experts(rng, gated=gated), x, ids, weights, direction)
-    scale = np.abs(want[0]).max()
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6 * scale), got, want)
+    scale = np.abs(want[0]).max()  # entries that nearly cancel have the rounding of the large ones
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=5e-7 * scale)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6 * scale), got[1], want[1])
 
 
 @pytest.mark.parametrize("groups", [(1, 1), (4, 2)])

@@ -43,7 +43,8 @@ def test_a_sample_that_takes_no_part_has_an_empty_mask():
 
 
 @pytest.mark.parametrize(
-    ("rows", "micro", "size"), [(0, 1, 8), (3, 1, 8), (9, 1, 16), (16, 1, 16), (17, 4, 32), (33, 3, 66)]
+    ("rows", "micro", "size"),
+    [(0, 1, 8), (3, 1, 8), (9, 1, 16), (16, 1, 16), (17, 1, 32), (17, 4, 32), (33, 4, 64), (33, 3, 66)],
 )
 def test_few_shapes(rows, micro, size):
     assert row_bucket(rows, micro) == size

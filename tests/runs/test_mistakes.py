@@ -26,6 +26,7 @@ def fails(launch, workdir: Path, *arguments: str, config: str = MICRO) -> str:
         ("--config.stages.mopd.stepz=3", "stepz is not a setting; did you mean steps?"),
         ("--config.stages.sft.export=True", "export is not a setting; did you mean export_hf?"),
         ("--config.nonsense=1", "nonsense is not a setting; see --help"),
+        ("--config.buckets=(8,)", "no prompt of the domain"),
         ("--config.stages.mopd.steps=many", "many"),
         ("--config.stages.mopd.distill.teachers.math=rlhf", "is not yet trained when mopd starts"),
         ("--config.stages.if_rl.parent=nowhere", "parent='nowhere' is not trained before if_rl"),

@@ -10,8 +10,8 @@ import numpy as np
 
 from cascade_jax.config import ConfigError, ModelConfig
 from cascade_jax.model import apply
+from cascade_jax.model.convert.carried import SETTINGS
 from cascade_jax.model.convert.error import CheckpointError
-from cascade_jax.model.convert.save import SETTINGS
 from cascade_jax.types import Params
 
 # tokenizer.ggml.token_type of tokens that are matched whole in a text, before any merge

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from cascade_jax.config import ModelConfig
-from cascade_jax.folder import replaced
+from cascade_jax.folder import check_apart, is_checkpoint, replaced
 from cascade_jax.leaves import by_path, misfits
 from cascade_jax.model import apply
+from cascade_jax.model.convert.carried import copy_side_files, kept_settings
 from cascade_jax.model.convert.error import CheckpointError
 from cascade_jax.model.convert.files import CODES, DTYPES, INDEX, Stored, write_file
 from cascade_jax.model.convert.load import DROPPED, find, read_settings
@@ -24,19 +24,6 @@ from cascade_jax.types import Params
 
 SHARD_BYTES = 5 * 10**9  # of one file at most, as is usual
 
-# What belongs to a model beside its weights and config.json. The .py files are the code of models that bring their own.
-SIDE_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template*",
-    "additional_chat_templates",
-    "generation_config.json",
-    "*.py",
-)
-SETTINGS = "hf_config.json"  # under this name a checkpoint of ours keeps the config.json of theirs that it came from
 TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 
 
@@ -86,27 +73,6 @@ def save_hf(
         (fresh / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def is_checkpoint(folder: Path) -> bool:
-    """Whether it is ours to replace: an empty folder, or one with a config.json and weights that is not a run's."""
-    if not folder.is_dir() or (folder / "manifest.json").exists():
-        return False
-    weights = (folder / "params").is_dir() or any(folder.glob("*.safetensors"))
-    return not any(folder.iterdir()) or ((folder / "config.json").exists() and weights)
-
-
-def check_apart(target: Path, source: Path) -> None:
-    """FileExistsError where writing to the one would replace the other."""
-    if target.resolve() in (source.resolve(), *source.resolve().parents):
-        raise FileExistsError(f"{target} is or holds the source {source}; give another folder to write to.")
-
-
-def kept_settings(folder: Path, kind: str) -> dict[str, Any] | None:
-    """Their config.json, kept in a checkpoint of ours, if it is of that model_type."""
-    file = folder / SETTINGS
-    values = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return values if values.get("model_type") == kind else None
-
-
 def _check_target(target: Path, source: str | Path | None, side_files: str | Path | None) -> None:
     for other in (source, side_files):
         if other is not None:
@@ -132,19 +98,6 @@ def _dtype(tensor: Tensor, leaves: Mapping[str, Any], stored: Mapping[str, Store
     if tensor.name in stored:
         return stored[tensor.name].dtype
     return CODES[np.dtype(jnp.result_type(*(leaves[part.weight].dtype for part in tensor.parts)))]
-
-
-def copy_side_files(source: Path, target: Path, *, settings: bool = False) -> None:
-    """Tokenizer, chat template, generation settings: unchanged. `settings`: their config.json too, under SETTINGS."""
-    kept, theirs = source / SETTINGS, source / "config.json"
-    if settings and not kept.exists() and theirs.exists():
-        kept = theirs if "model_type" in json.loads(theirs.read_text(encoding="utf-8")) else kept
-    if settings and kept.exists():
-        shutil.copyfile(kept, target / SETTINGS)
-    for pattern in SIDE_FILES:
-        for file in source.glob(pattern):
-            copy = shutil.copytree if file.is_dir() else shutil.copyfile
-            copy(file, target / file.name)
 
 
 def _write(folder: Path, entries: Mapping[str, tuple[str, tuple[int, ...]]], content: Any) -> None:
