@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from cascade_jax.config import ModelConfig
 from cascade_jax.mesh import TOKENS
 from cascade_jax.model import apply, axes
+from cascade_jax.model.linear import matmul32
 from cascade_jax.types import Params
 
 SIGN = np.uint32(1 << 31)
@@ -122,10 +123,10 @@ def _in_chunks(
     targets_BT: Int[Array, "B T"],
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     rows, length, width = hidden_BTD.shape
-    tokens = rows * length
+    tokens, matrix = rows * length, apply.head(config, params)
 
     def head(hidden: Array, targets: Array) -> tuple[Array, Array]:
-        return targets_of(apply.logits(config, params, hidden), targets)
+        return targets_of(matmul32(hidden, matrix), targets)
 
     hidden, targets = hidden_BTD.reshape(tokens, width), targets_BT.reshape(tokens)
     if tokens <= chunk:

@@ -19,10 +19,10 @@ BATCH_AXES = ("slice", "data", "fsdp", "expert")
 TOKENS = PartitionSpec(BATCH_AXES, "context")  # of anything (B, T, ...)
 
 # What the modules call the dimensions of their weights -> the mesh axes that split them (None: nothing does).
-# `slice`, `data` and `context` split activations, never weights.
+# `slice` and `data` split activations, never weights; `context` splits weights at rest, as `fsdp` does.
 LOGICAL_AXES: dict[str | None, str | tuple[str, ...] | None] = {
-    "embed": ("fsdp", "expert"),
-    "expert_embed": "fsdp",  # of a weight that `expert` splits already
+    "embed": ("fsdp", "expert", "context"),
+    "expert_embed": ("fsdp", "context"),  # of a weight that `expert` splits already
     "vocab": "tensor",
     "heads": "tensor",
     "kv_heads": "tensor",

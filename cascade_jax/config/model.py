@@ -60,6 +60,9 @@ class ModelConfig:
     # numbers
     initializer_range: float = 0.02
     dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; params are float32 at init
+    # What a gradient computes again instead of keeping it: nothing, each layer from its input, each unit of layers that
+    # the pattern repeats. auto: layers of wide networks.
+    remat: Literal["auto", "none", "layer", "unit"] = "auto"
 
     def __post_init__(self) -> None:
         # Messages write settings as name=value: that is how an import puts the names of its file in their place.

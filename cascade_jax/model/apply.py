@@ -7,7 +7,7 @@ Matrices are stored (in, out). This is the only file in which Flax modules are t
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,22 @@ from cascade_jax.mesh import BATCH_AXES, TOKENS, specs
 from cascade_jax.model import axes
 from cascade_jax.model import cache as caches
 from cascade_jax.model.cache import Cache
-from cascade_jax.model.hybrid import Aux, Hybrid
+from cascade_jax.model.hybrid import Hybrid, Layer
+from cascade_jax.model.moe import Routed
+from cascade_jax.model.stack import through
 from cascade_jax.types import Params, Weighted
+
+
+class Aux(NamedTuple):
+    """What the E layers report, in their order; padding counts nowhere.
+
+    expert_counts: (token, slot) pairs sent to each expert. balance_loss: the sequence balance loss without its
+    coefficient, summed over layers; its weight is the number of sequences. expert_ids: where asked for, else None.
+    """
+
+    expert_counts: Float[Array, "layers E"]
+    balance_loss: Weighted
+    expert_ids: Int[Array, "layers B T k"] | None
 
 
 @functools.cache
@@ -32,6 +46,15 @@ def _declared(config: ModelConfig) -> tuple[Any, Any]:
 
 def _model(config: ModelConfig, params: Params) -> Hybrid:
     return nnx.merge(_declared(config)[0], params)
+
+
+@functools.cache
+def _declared_layer(config: ModelConfig, letter: str) -> Any:
+    return nnx.split(nnx.eval_shape(lambda: Layer(config, jax.random.key(0), letter)))[0]
+
+
+def _layer(config: ModelConfig, letter: str, params: Params, *given: Array) -> tuple[Array, Routed | None]:
+    return nnx.merge(_declared_layer(config, letter), params)(*given)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -65,7 +88,10 @@ def hidden(
     segments_BT = jnp.ones_like(ids_BT) if segments_BT is None else segments_BT
 
     def run(config: ModelConfig, params: Params, ids_BT: Array, segments_BT: Array) -> tuple[Array, Aux]:
-        return _model(config, params).hidden(ids_BT, segments_BT, expert_ids=expert_ids)
+        model, layer = _model(config, params), functools.partial(_layer, config)
+        x, positions = model.embed(ids_BT), model.positions(segments_BT)
+        x, routed = through(config, layer, params["layers"], x, segments_BT, positions)
+        return model.normed(x), _aux(config, routed, expert_ids=expert_ids)
 
     chosen = PartitionSpec(None, *TOKENS) if expert_ids and "E" in config.pattern else None
     whole = PartitionSpec()
@@ -73,9 +99,23 @@ def hidden(
     return over_mesh(run, config, params, ids_BT, segments_BT, in_specs=(TOKENS, TOKENS), out_specs=out)
 
 
+def _aux(config: ModelConfig, routed: Routed | None, *, expert_ids: bool) -> Aux:
+    if routed is None:
+        zero = jnp.zeros(())
+        return Aux(jnp.zeros((0, config.experts)), Weighted(zero, zero), None)
+    counts = axes.total(routed.counts_E, *BATCH_AXES, "context")
+    balance = Weighted(routed.balance.total.sum(), routed.balance.weight[0])  # of the same sequences in every layer
+    return Aux(counts, axes.total(balance, *BATCH_AXES), routed.ids if expert_ids else None)
+
+
 def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
     """The head alone, float32."""
     return _model(config, params).logits(hidden)
+
+
+def head(config: ModelConfig, params: Params) -> Float[Array, "D V"]:
+    """The matrix of the head, gathered where FSDP split it: once for all chunks of tokens that go through it."""
+    return _model(config, params).head_matrix()
 
 
 def over_mesh(
@@ -97,7 +137,8 @@ def over_mesh(
     here, places = axes.local(config, mesh.shape["tensor"]), weight_specs(config, params, at_rest=at_rest)
 
     def one(params: Params, *given: Any) -> Any:
-        return run(here, jax.tree.map(axes.gathered, params, places), *given)
+        dtypes = map_by_path(lambda path, share: axes.read_dtype(path, share, config.dtype), params)
+        return run(here, jax.tree.map(axes.gathered, params, places, dtypes), *given)
 
     return jax.shard_map(one, in_specs=(places, *in_specs), out_specs=out_specs, check_vma=False)(params, *given)
 

@@ -10,11 +10,11 @@ from jaxtyping import Array, Float, Int
 from cascade_jax.config import ModelConfig
 from cascade_jax.model import axes
 from cascade_jax.model.cache import KeyValue
-from cascade_jax.model.linear import constant, normal, project
+from cascade_jax.model.linear import constant, exact, normal, project
 from cascade_jax.model.norm import rms_norm
 from cascade_jax.model.ring import ring_attention
 
-QUERY_BLOCK = 1024  # longer rows are done in blocks of queries, so that no (T, T) array is ever held
+QUERY_BLOCK = 1024  # longer rows are done in tiles or blocks, so that no (T, T) array is ever held
 
 
 def rotate(x_BTHh: Float[Array, "B T H h"], positions_BT: Int[Array, "B T"], theta: float) -> Float[Array, "B T H h"]:
@@ -42,7 +42,7 @@ def attend(
     """
     B, T, H, h = q_BTHh.shape
     K, C = values_BKCh.shape[1:3]
-    matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+    matmul = functools.partial(jnp.matmul, precision=exact(q_BTHh.dtype), preferred_element_type=jnp.float32)
 
     def block(q: Array, places: Array, segments: Array | None) -> Array:
         allowed = jnp.arange(C) <= places[:, :, None]
@@ -97,7 +97,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Over packed rows; positions restart in each segment."""
         q, k, v = self._project(x, positions)
-        if axes.size("context") > 1:
+        if axes.size("context") > 1 or x.shape[1] > QUERY_BLOCK:
             return self._output(ring_attention(q, k, v, segments))
         places = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
         keys, values = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)

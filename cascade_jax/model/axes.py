@@ -4,17 +4,20 @@ Outside of shard_map every axis has size 1 and nothing here does anything: the l
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from cascade_jax.config import ModelConfig
 
-GATHERED = ("fsdp", "expert")  # split the `embed` dimension of weights at rest; layers see all of it
+GATHERED = ("fsdp", "expert", "context")  # split the `embed` dimension of weights at rest; layers see all of it
+FLOAT32 = ("router", "conv_weight")  # matrices that take part in no product of the network's dtype
 
 
 def size(axis: str) -> int:
@@ -51,6 +54,24 @@ def exchange() -> Literal["ragged", "dense", "gather"]:
     return "dense" if device.platform == "cpu" or "v5 lite" in device.device_kind.lower() else "ragged"
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def gather(share: Array, axes: tuple[str, ...], dim: int, dtype: jnp.dtype) -> Array:
+    """The whole weight in the dtype that it is multiplied in; its gradient is summed in float32 all the same."""
+    return jax.lax.all_gather(share.astype(dtype), axes, axis=dim, tiled=True)
+
+
+def _gather_forward(share: Array, axes: tuple[str, ...], dim: int, dtype: jnp.dtype) -> tuple[Array, Array]:
+    return gather(share, axes, dim, dtype), jnp.zeros((), share.dtype)
+
+
+def _gather_backward(axes: tuple[str, ...], dim: int, _: jnp.dtype, kind: Array, whole: Array) -> tuple[Array]:
+    share = jax.lax.psum_scatter(whole.astype(jnp.float32), axes, scatter_dimension=dim, tiled=True)
+    return (share.astype(kind.dtype),)
+
+
+gather.defvjp(_gather_forward, _gather_backward)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Gathered:
@@ -58,28 +79,33 @@ class Gathered:
     is computed again gathers again, and at most one layer's weights are ever whole."""
 
     share: Array
-    places: tuple[tuple[int, str], ...] = field(metadata={"static": True})  # (dimension, mesh axis), innermost first
+    dim: int = field(metadata={"static": True})
+    axes: tuple[str, ...] = field(metadata={"static": True})
+    dtype: jnp.dtype = field(metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.share.shape
 
     def __getitem__(self, _: EllipsisType) -> Array:
-        weight = self.share
-        for dim, axis in self.places:
-            weight = whole(weight, axis, dim=dim)
-        return weight
+        return gather(self.share, self.axes, self.dim, self.dtype)
 
 
-def gathered(share: Array, spec: PartitionSpec) -> Array | Gathered:
-    """The share of a weight that lies as `spec` says, to be read whole where FSDP split it."""
-    places = []
+def gathered(share: Array, spec: PartitionSpec, dtype: jnp.dtype) -> Array | Gathered:
+    """The share of a weight that lies as `spec` says, to be read whole, in that dtype, where FSDP split it."""
     for dim, axes in enumerate(spec):
         axes = (axes,) if isinstance(axes, str) else axes or ()
+        here = tuple(axis for axis in axes if axis in GATHERED and size(axis) > 1)
         # The expert dimension of experts' weights is split for good: it is not gathered, tokens travel instead.
-        if axes != ("expert",):
-            places += [(dim, axis) for axis in reversed(axes) if axis in GATHERED and size(axis) > 1]
-    return Gathered(share, tuple(places)) if places else share
+        if axes != ("expert",) and here:
+            return Gathered(share, dim, here, dtype)
+    return share
+
+
+def read_dtype(path: str, share: Array, dtype: str) -> jnp.dtype:
+    """The dtype that layers read a weight in: matrices in the network's, if they cast them anyway, others as stored."""
+    exact = share.ndim < 2 or any(name in FLOAT32 for name in path.split("/"))
+    return share.dtype if exact else jnp.dtype(dtype)
 
 
 def local(config: ModelConfig, tensor: int) -> ModelConfig:

@@ -17,6 +17,29 @@ class Places(NamedTuple):
     place_Nk: Int[Array, "N k"]
 
 
+BLOCK = 256  # rows whose sums one matrix product makes; below 2**8 all numbers in it are exact in bfloat16 too
+
+
+def running_sums(counts_NE: Int[Array, "N E"]) -> Int[Array, "N E"]:
+    """Sums over the rows up to and with each, for numbers under 256 and sums under 2**24.
+
+    As matrix products with a triangle of ones: a TPU takes 15 s to compile an argsort, 3 s a cumsum and 1 s this.
+    """
+    N, E = counts_NE.shape
+    block = min(BLOCK, N)
+    blocks = jnp.pad(counts_NE, ((0, -N % block), (0, 0))).reshape(-1, block, E).astype(jnp.float32)
+    inside = jnp.einsum("ts,bse->bte", jnp.tril(jnp.ones((block, block))), blocks)
+    before = jnp.cumsum(inside[:, -1], 0) - inside[:, -1]
+    return (inside + before[:, None]).reshape(-1, E)[:N].astype(jnp.int32)
+
+
+def inverse(place_M: Int[Array, " M"], places: int) -> Int[Array, " places"]:
+    """Which of the M lies at each place, M where none does; places from `places` on are nowhere."""
+    slots = jnp.arange(place_M.size)
+    place_M = jnp.where(place_M < places, place_M, places + slots)  # no place twice, those out of bounds neither
+    return jnp.full(places, place_M.size).at[place_M].set(slots, mode="drop", unique_indices=True)
+
+
 def _at_places(x_ND: Float[Array, "N D"], places: Places) -> Float[Array, "P D"]:
     return x_ND.at[places.slot_P // places.place_Nk.shape[1]].get(mode="fill", fill_value=0)
 

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.dispatch import Places, copies, weighted_sum
-from cascade_jax.model.linear import LowRank, Weight
+from cascade_jax.model.dispatch import Places, copies, inverse, running_sums, weighted_sum
+from cascade_jax.model.linear import LowRank, Weight, exact
 from cascade_jax.model.mlp import activate
 
-EXACT = jax.lax.Precision.HIGHEST
 LARGEST_TILE = 128  # rows of one expert that are multiplied at a time
 
 
@@ -31,7 +30,7 @@ def tile_matmul(
     def step(_: None, tile: tuple[Array, Array]) -> tuple[None, Array]:
         x, e = tile
         weight = jax.lax.dynamic_index_in_dim(weight_EDF, e, keepdims=False).astype(x.dtype)
-        y = jnp.matmul(x, weight, precision=EXACT, preferred_element_type=jnp.float32)
+        y = jnp.matmul(x, weight, precision=exact(x.dtype), preferred_element_type=jnp.float32)
         return None, y.astype(x.dtype)
 
     return jax.lax.scan(step, None, (x_ntD, experts_n))[1]
@@ -42,18 +41,27 @@ def _tile_matmul_forward(x: Array, weight: Array, experts: Array) -> tuple[Array
 
 
 def _tile_matmul_backward(saved: tuple[Array, Array, Array], dy: Array) -> tuple[Array, Array, None]:
-    """The plain transpose of the scan would add a whole (E, D, F) array for each tile; this adds to one expert's."""
     x, weight, experts = saved
+    dx = tile_matmul(dy, weight.swapaxes(1, 2), experts)
+    return dx, tile_products(x, dy, experts, weight.shape[0]).astype(weight.dtype), None
+
+
+def tile_products(
+    x_ntD: Float[Array, "n t D"], dy_ntF: Float[Array, "n t F"], experts_n: Int[Array, " n"], experts: int
+) -> Float[Array, "experts D F"]:
+    """For each expert the sum of x^T dy over its tiles, float32.
+
+    The plain transpose of tile_matmul would add a whole (E, D, F) array for each tile; this adds to one expert's.
+    """
 
     def step(total: Array, tile: tuple[Array, Array, Array]) -> tuple[Array, None]:
         x, dy, e = tile
-        dw = jnp.matmul(x.T, dy, precision=EXACT, preferred_element_type=jnp.float32)
+        dw = jnp.matmul(x.T, dy, precision=exact(x.dtype), preferred_element_type=jnp.float32)
         dw += jax.lax.dynamic_index_in_dim(total, e, keepdims=False)
         return jax.lax.dynamic_update_index_in_dim(total, dw, e, 0), None
 
-    dx = tile_matmul(dy, weight.swapaxes(1, 2), experts)
-    dw = jax.lax.scan(step, jnp.zeros(weight.shape, jnp.float32), (x, dy, experts))[0]
-    return dx, dw.astype(weight.dtype), None
+    total = jnp.zeros((experts, x_ntD.shape[2], dy_ntF.shape[2]), jnp.float32)
+    return jax.lax.scan(step, total, (x_ntD, dy_ntF, experts_n))[0]
 
 
 tile_matmul.defvjp(_tile_matmul_forward, _tile_matmul_backward)
@@ -70,24 +78,20 @@ def tile_project(
 
 
 def in_tiles(ids_Nk: Int[Array, "N k"], *, experts: int, tile: int, tiles: int) -> tuple[Places, Int[Array, " tiles"]]:
-    """Slots sorted by expert, each expert's padded to whole tiles; and the expert of each tile."""
+    """Slots by expert, in order, each expert's padded to whole tiles; and the expert of each tile.
+
+    An id of `experts` is no expert's.
+    """
     flat = ids_Nk.reshape(-1)
-    order = jnp.argsort(flat, stable=True)
-    ends = jnp.searchsorted(flat[order], jnp.arange(experts), side="right")
-    starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
-    tile_counts = -(-(ends - starts) // tile)
+    chosen = (flat[:, None] == jnp.arange(experts)).astype(jnp.int32)
+    upto = running_sums(chosen)
+    tile_counts = -(-upto[-1] // tile)
     tile_ends = jnp.cumsum(tile_counts)
     first_place = (tile_ends - tile_counts) * tile
     expert_of_tile = jnp.minimum(jnp.searchsorted(tile_ends, jnp.arange(tiles), side="right"), experts - 1)
-
-    expert_of_place = jnp.repeat(expert_of_tile, tile)
-    sorted_row = starts[expert_of_place] + jnp.arange(tiles * tile) - first_place[expert_of_place]
-    slots = order.at[sorted_row].get(mode="clip")
-    slot_of_place = jnp.where(sorted_row < ends[expert_of_place], slots, flat.size)
-    row_of_slot = jnp.zeros_like(order).at[order].set(jnp.arange(flat.size), unique_indices=True)
-    expert = jnp.minimum(flat, experts - 1)
-    place_of_slot = jnp.where(flat < experts, first_place[expert] + row_of_slot - starts[expert], tiles * tile)
-    return Places(slot_of_place, place_of_slot.reshape(ids_Nk.shape)), expert_of_tile
+    place_of_slot = (chosen * (first_place + upto - 1)).sum(1)
+    place_of_slot = jnp.where(flat < experts, place_of_slot, tiles * tile)
+    return Places(inverse(place_of_slot, tiles * tile), place_of_slot.reshape(ids_Nk.shape)), expert_of_tile
 
 
 def chosen_experts(

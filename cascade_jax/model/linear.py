@@ -49,11 +49,32 @@ def matmul32(x: Float[Array, "... i"], weight: Float[Weight, "i o"]) -> Float[Ar
         low = matmul32(project(x, weight.a), weight.b)
         return matmul32(x, weight.base) + weight.scale * low
     # Two-dimensional on purpose: with more, XLA's CPU backend takes twice as long for the weight's gradient.
-    rows = x.reshape(-1, x.shape[-1])
-    product = jnp.matmul(
-        rows, weight.astype(x.dtype), precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
-    )
+    product = _product(x.reshape(-1, x.shape[-1]), weight.astype(x.dtype))
     return product.reshape(*x.shape[:-1], -1)
+
+
+def exact(dtype: jnp.dtype) -> jax.lax.Precision | None:
+    """float32 stays float32 in a product; of bfloat16 there is one kind."""
+    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
+@jax.custom_vjp
+def _product(x: Float[Array, "n i"], weight: Float[Array, "i o"]) -> Float[Array, "n o"]:
+    return jnp.matmul(x, weight, precision=exact(x.dtype), preferred_element_type=jnp.float32)
+
+
+def _product_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x, weight), (x, weight)
+
+
+def _product_backward(saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    """Products of the same dtype as forward; autodiff would make both factors float32, which costs six times as much."""
+    x, weight = saved
+    dy = dy.astype(x.dtype)
+    return _product(dy, weight.T).astype(x.dtype), _product(x.T, dy).astype(weight.dtype)
+
+
+_product.defvjp(_product_forward, _product_backward)
 
 
 def project(x: Float[Array, "... i"], weight: Float[Weight, "i o"]) -> Float[Array, "... o"]:

@@ -68,6 +68,27 @@ def sequence_balance(
     return Weighted(jnp.where(live, per_token, 0.0).sum(), first.sum().astype(jnp.float32))
 
 
+class Routed(NamedTuple):
+    """What an E layer reports of the tokens that are here; padding counts nowhere.
+
+    counts: (token, slot) pairs sent to each expert. balance: the sequence balance loss, without its coefficient.
+    """
+
+    counts_E: Float[Array, "*layers E"]
+    balance: Weighted
+    ids: Int[Array, "*layers B T k"]
+
+
+def report(config: ModelConfig, routing: Routing, segments_BT: Int[Array, "B T"]) -> Routed:
+    """Sequences reach over the shares of `context`, so each of these looks at whole rows: E numbers a token."""
+    E, k = config.experts, config.experts_per_token
+    ids = routing.ids_Nk.reshape(*segments_BT.shape, k)
+    chosen = jax.nn.one_hot(ids, E) * (segments_BT > 0)[..., None, None]
+    scores = axes.whole(routing.scores_NE.reshape(*segments_BT.shape, E), "context", dim=1)
+    segments = axes.whole(segments_BT, "context", dim=1)
+    return Routed(chosen.sum((0, 1, 2)), sequence_balance(scores, segments, experts_per_token=k), ids)
+
+
 class MoE(nnx.Module):
     """router (D, E), router_bias (E) for sigmoid scores; experts' up (E, D, F), down (E, F, D), gate; shared MLP.
 

@@ -13,10 +13,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from cascade_jax.model import axes
+from cascade_jax.model.linear import exact
+
 TILE = 1024  # queries, and keys, whose scores are in memory at a time
 FLOOR = -1e30  # the largest score of a query that has seen nothing: finite, so that no inf - inf arises
 
-product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+
+def product(equation: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(equation, a, b, precision=exact(a.dtype), preferred_element_type=jnp.float32)
 
 
 class Keys(NamedTuple):
@@ -43,7 +48,7 @@ def ring_attention(
     *,
     axis: str = "context",
 ) -> Float[Array, "B T H h"]:
-    """attention.attend over whole rows, inside jax.shard_map: rank r holds the tokens r T .. (r + 1) T - 1 of each.
+    """attention.attend over whole rows: rank r of the axis holds the tokens r T .. (r + 1) T - 1 of each.
 
     A query sees the keys of its segment up to its own place. In segment 0 it sees nothing and gives 0.
     Query head i reads kv head i // (H / K).
@@ -68,7 +73,7 @@ def _ring(q: Array, keys: Keys, axis: str) -> Array:
 
 
 def _forward(q: Array, keys: Keys, axis: str) -> tuple[Array, tuple[Array, ...]]:
-    own, rank = keys.segments, jax.lax.axis_index(axis)
+    own, rank = keys.segments, axes.index(axis)
 
     def visit(seen: Softmax, keys: Keys, shard: Array) -> tuple[Softmax, Keys]:
         def queries(args: tuple) -> Softmax:
@@ -97,7 +102,7 @@ def _forward(q: Array, keys: Keys, axis: str) -> tuple[Array, tuple[Array, ...]]
 def _backward(axis: str, saved: tuple, d_out: Array) -> tuple[Array, Keys]:
     """The scores are computed again, tile by tile; the gradients of keys and values travel with them and come home."""
     q, keys, out, log_weight = saved
-    own, rank = keys.segments, jax.lax.axis_index(axis)
+    own, rank = keys.segments, axes.index(axis)
     slope = (d_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1)
 
     def visit(dq: Array, travelling: tuple, shard: Array) -> tuple[Array, tuple]:
@@ -137,7 +142,9 @@ _ring.defvjp(_forward, _backward)
 
 def _round(visit: Callable, carried: object, travelling: object, axis: str) -> tuple:
     """carried, travelling = visit(carried, travelling, the rank it is from) for all ranks; after that it is at home."""
-    size, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
+    size, rank = axes.size(axis), axes.index(axis)
+    if size == 1:
+        return visit(carried, travelling, 0)
 
     def step(state: tuple, distance: Array) -> tuple[tuple, None]:
         carried, travelling = visit(*state, (rank - distance) % size)
@@ -156,8 +163,8 @@ def _meet(segments: Int[Array, "*I B t"], others: Int[Array, "*I B t"]) -> Bool[
     """False only where no row has a segment in both: the ranges of their numbers are disjoint."""
 
     def ends(segments: Array) -> tuple[Array, Array]:
-        axes = (*range(segments.ndim - 2), segments.ndim - 1)
-        return jnp.where(segments > 0, segments, jnp.iinfo(segments.dtype).max).min(axes), segments.max(axes)
+        dims = (*range(segments.ndim - 2), segments.ndim - 1)
+        return jnp.where(segments > 0, segments, jnp.iinfo(segments.dtype).max).min(dims), segments.max(dims)
 
     (low, high), (other_low, other_high) = ends(segments), ends(others)
     return jnp.any((low <= other_high) & (other_low <= high))

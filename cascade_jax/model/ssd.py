@@ -6,7 +6,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from cascade_jax.model.linear import exact
+
 EXACT = jax.lax.Precision.HIGHEST
+
+
+def products(equation: str, *factors: Float[Array, "..."], dtype: jnp.dtype) -> Float[Array, "..."]:
+    """einsum of factors in that dtype, which the rows came in; float32 accumulation and float32 out."""
+    factors = [factor.astype(dtype) for factor in factors]
+    return jnp.einsum(equation, *factors, precision=exact(dtype), preferred_element_type=jnp.float32)
 
 
 def segment_sums(a: Float[Array, "... Q"]) -> Float[Array, "... Q Q"]:
@@ -46,8 +54,12 @@ def ssd_chunks(
     chunk: int,
     before_B: Int[Array, " B"],
 ) -> Chunks:
-    """All pairs of tokens inside a chunk at once. before_B: the segment of the token before the row."""
+    """All pairs of tokens inside a chunk at once, float32. before_B: the segment of the token before the row.
+
+    Matrices are multiplied in the dtype of x, B and C; decays are float32.
+    """
     batch, T, H, _ = x_BTHP.shape
+    dtype = x_BTHP.dtype
     G = B_BTGN.shape[2]
     Q = min(chunk, -(-T // 8) * 8)
     extra = -T % Q
@@ -66,10 +78,9 @@ def ssd_chunks(
     # -inf before exp, never 0 after it: above the diagonal exp may overflow, and its gradient would be NaN.
     sums = segment_sums(a)
     decay = jnp.exp(jnp.where(same[:, :, None, None], sums, -jnp.inf))
-    CB = jnp.matmul(Cs, Bs.swapaxes(-1, -2), precision=EXACT)
-    inside = jnp.matmul(CB[:, :, :, None] * decay, X, precision=EXACT)
-
-    added = jnp.einsum("bzgrsp,bzgsn->bzgrpn", X * decay[..., -1, :, None], Bs, precision=EXACT)
+    CB = products("bzgln,bzgsn->bzgls", Cs, Bs, dtype=dtype)
+    inside = products("bzgrls,bzgrsp->bzgrlp", CB[:, :, :, None] * decay, X, dtype=dtype)
+    added = products("bzgrsp,bzgsn->bzgrpn", X * decay[..., -1, :, None], Bs, dtype=dtype)
     from_start = a[..., :1] + sums[..., 0]
     kept = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(from_start), 0.0)
     return Chunks(inside, added, kept, Cs)
@@ -89,7 +100,7 @@ def ssd_states(chunks: Chunks, state_BGRPN: Float[Array, "B G R P N"]) -> tuple[
 
 def ssd_output(chunks: Chunks, starts_ZBGRPN: Float[Array, "Z B G R P N"], tokens: int) -> Float[Array, "B tokens H P"]:
     """y from inside the chunks and from the states before them."""
-    carried = jnp.einsum("bzgln,zbgrpn->bzgrlp", chunks.C, starts_ZBGRPN, precision=EXACT)
+    carried = products("bzgln,zbgrpn->bzgrlp", chunks.C, starts_ZBGRPN, dtype=chunks.C.dtype)
     y = jnp.moveaxis(chunks.inside + chunks.kept[..., None] * carried, 4, 2)
     batch, Z, Q, G, R, P = y.shape
     return y.reshape(batch, Z * Q, G * R, P)[:, :tokens]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
+from cascade_jax.model.dispatch import inverse, running_sums
 from cascade_jax.model.rounds import Done
 
 SLACK = 1.25  # room over what balanced routing needs; routers are balanced by their loss, not exactly
@@ -62,14 +63,16 @@ def streams(rank_Nk: Int[Array, "N k"], *, ranks: int) -> Streams:
         earlier = jnp.tril(jnp.ones((k, k), bool), -1)
         again = ((rank_Nk[:, :, None] == rank_Nk[:, None]) & earlier).any(-1)
         to_Nm, live_Nm = jnp.minimum(rank_Nk, ranks - 1), (rank_Nk < ranks) & ~again
-    size_R = goes_NR.sum(0, dtype=jnp.int32)
-    nothing = jnp.zeros_like(size_R)
+    upto_NR, slots_NR = jnp.split(running_sums(jnp.concatenate([goes_NR, slots_NR], axis=1)), 2, axis=1)
+    size_R, token_NR = upto_NR[-1], upto_NR - goes_NR
+    start_R, nothing = jnp.cumsum(size_R) - size_R, jnp.zeros_like(size_R)
+    place_Nm = start_R[to_Nm] + jnp.take_along_axis(token_NR, to_Nm, 1)
     return Streams(
         goes_NR=goes_NR,
-        token_NR=jnp.cumsum(goes_NR, 0, dtype=jnp.int32) - goes_NR,
-        slots_NR=jnp.cumsum(slots_NR, 0, dtype=jnp.int32),
-        lanes_L=jnp.argsort(jnp.where(live_Nm, to_Nm, ranks).reshape(-1), stable=True),
-        start_R=jnp.cumsum(size_R) - size_R,
+        token_NR=token_NR,
+        slots_NR=slots_NR,
+        lanes_L=inverse(jnp.where(live_Nm, place_Nm, live_Nm.size).reshape(-1), live_Nm.size),
+        start_R=start_R,
         size_R=size_R,
         to_Nm=to_Nm,
         live_Nm=live_Nm,

@@ -1,0 +1,38 @@
+"""Rows of an embedding, whose gradient is made of matrix products: autodiff of a gather would scatter rows."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from cascade_jax.model.dispatch import copies
+from cascade_jax.model.experts import in_tiles, tile_products
+
+BLOCK = 128  # ids whose rows one product adds to
+
+
+@jax.custom_vjp
+def lookup(table_VD: Float[Array, "V D"], ids_N: Int[Array, " N"]) -> Float[Array, "N D"]:
+    """The rows of the ids; zeros for an id that is none of 0 .. V - 1."""
+    rows = table_VD.shape[0]
+    return jnp.take(table_VD, jnp.where(ids_N < 0, rows, ids_N), axis=0, mode="fill", fill_value=0)
+
+
+def _forward(table: Array, ids: Array) -> tuple[Array, tuple[Array, Array]]:
+    return lookup(table, ids), (table, ids)
+
+
+def _backward(saved: tuple[Array, Array], dy_ND: Array) -> tuple[Array, None]:
+    """Tokens go by blocks of ids as they go to experts: a tile adds one-hot(id in its block)^T dy to its block."""
+    table, ids = saved
+    V, N = table.shape[0], ids.size
+    blocks = -(-V // BLOCK)
+    block = jnp.where((ids >= 0) & (ids < V), ids // BLOCK, blocks)
+    tile = min(BLOCK, -(-N // 8) * 8)
+    places, block_of_tile = in_tiles(block[:, None], experts=blocks, tile=tile, tiles=N // tile + min(blocks, N))
+    within = jnp.append(ids % BLOCK, BLOCK)[places.slot_P]  # an empty place is no id's
+    one_hot = jax.nn.one_hot(within, BLOCK, dtype=dy_ND.dtype).reshape(-1, tile, BLOCK)
+    d_table = tile_products(one_hot, copies(dy_ND, places).reshape(-1, tile, dy_ND.shape[1]), block_of_tile, blocks)
+    return d_table.reshape(blocks * BLOCK, -1)[:V].astype(table.dtype), None
+
+
+lookup.defvjp(_forward, _backward)
