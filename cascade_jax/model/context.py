@@ -61,7 +61,7 @@ def ssd_parallel(
     T = x_BTHP.shape[1]
     before_B = _from_before(segments_BT[:, -1], 1, axis)
     chunks = ssd_chunks(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, segments_BT, chunk=chunk, before_B=before_B)
-    from_zero, after = ssd_states(chunks, jnp.zeros_like(chunks.added[:, 0]))
+    from_zero, after = ssd_states(chunks, jnp.zeros_like(chunks.added[:, :, :, 0]))
 
     def combine(first: States, second: States) -> States:
         return States(second.left[..., None, None] * first.state + second.state, second.left * first.left)

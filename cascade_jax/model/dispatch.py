@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 
 class Places(NamedTuple):
-    """Which slot lies at which of P places, said from both sides. Slot n k + j is the j-th of token n's k slots.
+    """Which slot lies at which of P places, said from both sides. Slot j N + n is the j-th of token n's k slots.
 
     slot_P: N k where a place is empty; place_Nk: P where a slot has no place.
     """
@@ -40,12 +40,30 @@ def inverse(place_M: Int[Array, " M"], places: int) -> Int[Array, " places"]:
     return jnp.full(places, place_M.size).at[place_M].set(slots, mode="drop", unique_indices=True)
 
 
+def slots_of(values_Nk: Array) -> Array:
+    """One value for each slot, (N k,). A TPU turns (N, k) into rows of slots j by j, and has to shuffle otherwise."""
+    return values_Nk.T.reshape(-1)
+
+
+def rows_at(x_ND: Float[Array, "N D"], index: Int[Array, "*index"]) -> Float[Array, "*index D"]:
+    """x[index], zeros where that is out of bounds."""
+    return jnp.take(x_ND, index, axis=0, mode="fill", fill_value=0)
+
+
 def _at_places(x_ND: Float[Array, "N D"], places: Places) -> Float[Array, "P D"]:
-    return x_ND.at[places.slot_P // places.place_Nk.shape[1]].get(mode="fill", fill_value=0)
+    N, slots = x_ND.shape[0], places.place_Nk.size
+    return rows_at(x_ND, jnp.where(places.slot_P < slots, places.slot_P % N, N))
 
 
-def _at_slots(y_PD: Float[Array, "P D"], places: Places) -> Float[Array, "N k D"]:
-    return y_PD.at[places.place_Nk].get(mode="fill", fill_value=0).astype(jnp.float32)
+def _sums(y_PD: Float[Array, "P D"], weights_Nk: Float[Array, "N k"], places: Places) -> Float[Array, "N D"]:
+    """One slot of each token at a time: where tokens came from other ranks, most slots have no place."""
+
+    def add(total: Array, slot: tuple[Array, Array]) -> tuple[Array, None]:
+        place, weight = slot
+        return total + rows_at(y_PD, place).astype(jnp.float32) * weight[:, None], None
+
+    nothing = jnp.zeros((places.place_Nk.shape[0], y_PD.shape[1]), jnp.float32)
+    return jax.lax.scan(add, nothing, (places.place_Nk.T, weights_Nk.T))[0]
 
 
 @jax.custom_vjp
@@ -59,7 +77,7 @@ def _copies_forward(x: Array, places: Places) -> tuple[Array, Places]:
 
 
 def _copies_backward(places: Places, dy: Array) -> tuple[Array, None]:
-    return _at_slots(dy, places).sum(1).astype(dy.dtype), None
+    return _sums(dy, jnp.ones(places.place_Nk.shape, jnp.float32), places).astype(dy.dtype), None
 
 
 copies.defvjp(_copies_forward, _copies_backward)
@@ -68,7 +86,7 @@ copies.defvjp(_copies_forward, _copies_backward)
 @jax.custom_vjp
 def weighted_sum(y_PD: Float[Array, "P D"], weights_Nk: Float[Array, "N k"], places: Places) -> Float[Array, "N D"]:
     """For every token the sum of its slots' rows times their weights, float32. A slot without a place adds nothing."""
-    return (_at_slots(y_PD, places) * weights_Nk[..., None]).sum(1)
+    return _sums(y_PD, weights_Nk, places)
 
 
 def _weighted_sum_forward(y: Array, weights: Array, places: Places) -> tuple[Array, tuple[Array, Array, Places]]:
@@ -77,10 +95,11 @@ def _weighted_sum_forward(y: Array, weights: Array, places: Places) -> tuple[Arr
 
 def _weighted_sum_backward(saved: tuple[Array, Array, Places], dx: Array) -> tuple[Array, Array, None]:
     y, weights, places = saved
-    weights_P = weights.reshape(-1).at[places.slot_P].get(mode="fill", fill_value=0)
-    dy = _at_places(dx, places) * weights_P[:, None]
-    dw = (_at_slots(y, places) * dx[:, None]).sum(-1)
-    return dy.astype(y.dtype), dw.astype(weights.dtype), None
+    weights_P = slots_of(weights).at[places.slot_P].get(mode="fill", fill_value=0)
+    dx_P = _at_places(dx.astype(y.dtype), places)
+    dw_P = (y.astype(jnp.float32) * dx_P).sum(-1)
+    dw = dw_P.at[places.place_Nk].get(mode="fill", fill_value=0)
+    return (dx_P * weights_P[:, None]).astype(y.dtype), dw.astype(weights.dtype), None
 
 
 weighted_sum.defvjp(_weighted_sum_forward, _weighted_sum_backward)

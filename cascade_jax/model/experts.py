@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.dispatch import Places, copies, inverse, running_sums, weighted_sum
+from cascade_jax.model.dispatch import Places, copies, inverse, running_sums, slots_of, weighted_sum
 from cascade_jax.model.linear import LowRank, Weight, exact
 from cascade_jax.model.mlp import activate
 
@@ -82,7 +82,7 @@ def in_tiles(ids_Nk: Int[Array, "N k"], *, experts: int, tile: int, tiles: int) 
 
     An id of `experts` is no expert's.
     """
-    flat = ids_Nk.reshape(-1)
+    flat = slots_of(ids_Nk)
     chosen = (flat[:, None] == jnp.arange(experts)).astype(jnp.int32)
     upto = running_sums(chosen)
     tile_counts = -(-upto[-1] // tile)
@@ -91,7 +91,8 @@ def in_tiles(ids_Nk: Int[Array, "N k"], *, experts: int, tile: int, tiles: int) 
     expert_of_tile = jnp.minimum(jnp.searchsorted(tile_ends, jnp.arange(tiles), side="right"), experts - 1)
     place_of_slot = (chosen * (first_place + upto - 1)).sum(1)
     place_of_slot = jnp.where(flat < experts, place_of_slot, tiles * tile)
-    return Places(inverse(place_of_slot, tiles * tile), place_of_slot.reshape(ids_Nk.shape)), expert_of_tile
+    place_Nk = place_of_slot.reshape(ids_Nk.shape[::-1]).T
+    return Places(inverse(place_of_slot, tiles * tile), place_Nk), expert_of_tile
 
 
 def chosen_experts(

@@ -68,7 +68,7 @@ def _product_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array
 
 
 def _product_backward(saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
-    """Products of the same dtype as forward; autodiff would make both factors float32, which costs six times as much."""
+    """In the dtype of the forward product; autodiff would make both factors float32, which costs six times as much."""
     x, weight = saved
     dy = dy.astype(x.dtype)
     return _product(dy, weight.T).astype(x.dtype), _product(x.T, dy).astype(weight.dtype)

@@ -22,39 +22,40 @@ Step = Callable[[Done, Any, Any], tuple[Array, Done]]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def in_rounds(step: Step, done: Done, args: Any, plan: Any) -> Array:
-    """The sum of what step(done, args, plan) -> (out, done) gives, once and then for as long as there is more.
+    """The sum of what step(done, args, plan) -> (out, done) gives, for as long as there is more.
 
-    The first round keeps what its gradient needs; further ones are computed again for theirs, so memory does not grow
-    with their number. step closes over nothing traced; gradients go to args alone.
+    Each round is computed again for its gradient, so memory does not grow with their number, and one program serves
+    all of them. step closes over nothing traced; gradients go to args alone.
     """
-    out, done = step(done, args, plan)
-    return _further(step, done, out, args, plan)
 
-
-def _further(step: Step, done: Done, out: Array, args: Any, plan: Any) -> Array:
-    def one(carry: tuple[Done, Array]) -> tuple[Done, Array]:
-        done, total = carry
+    def one(done: Done) -> tuple[Done, Array]:
         out, done = step(done, args, plan)
-        return done, total + out
+        return done, out
 
-    return jax.lax.while_loop(lambda carry: carry[0].more, one, (done, out))[1]
-
-
-def _forward(step: Step, done: Done, args: Any, plan: Any) -> tuple[Array, tuple[Any, Done, Any, Any]]:
-    out, pull, done = jax.vjp(lambda args: step(done, args, plan), args, has_aux=True)
-    return _further(step, done, out, args, plan), (pull, done, args, plan)
+    return _summed(one, done)
 
 
-def _backward(step: Step, saved: tuple[Any, Done, Any, Any], dout: Array) -> tuple[None, Any, None]:
-    pull, done, args, plan = saved
+def _forward(step: Step, done: Done, args: Any, plan: Any) -> tuple[Array, tuple[Done, Any, Any]]:
+    return in_rounds(step, done, args, plan), (done, args, plan)
 
-    def one(carry: tuple[Done, Any]) -> tuple[Done, Any]:
-        done, total = carry
+
+def _backward(step: Step, saved: tuple[Done, Any, Any], dout: Array) -> tuple[None, Any, None]:
+    done, args, plan = saved
+
+    def one(done: Done) -> tuple[Done, Any]:
         _, pull, done = jax.vjp(lambda args: step(done, args, plan), args, has_aux=True)
-        return done, jax.tree.map(jnp.add, total, pull(dout)[0])
+        return done, pull(dout)[0]
 
-    grads = jax.lax.while_loop(lambda carry: carry[0].more, one, (done, pull(dout)[0]))[1]
-    return None, grads, None
+    return None, _summed(one, done), None
+
+
+def _summed(one: Callable[[Done], tuple[Done, Any]], done: Done) -> Any:
+    def add(carry: tuple[Done, Any]) -> tuple[Done, Any]:
+        done, found = one(carry[0])
+        return done, jax.tree.map(jnp.add, carry[1], found)
+
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one, done)[1])
+    return jax.lax.while_loop(lambda carry: carry[0].more, add, (done, nothing))[1]
 
 
 in_rounds.defvjp(_forward, _backward)

@@ -30,10 +30,10 @@ def segment_sums(a: Float[Array, "... Q"]) -> Float[Array, "... Q Q"]:
 class Chunks(NamedTuple):
     """What the Z chunks of a row give before their states are joined; R heads a group, Q tokens a chunk."""
 
-    inside: Float[Array, "B Z G R Q P"]  # y as far as it comes from the chunk itself
-    added: Float[Array, "B Z G R P N"]  # the state after the chunk if there was none before
-    kept: Float[Array, "B Z G R Q"]  # how much of the state before the chunk is left at each token
-    C: Float[Array, "B Z G Q N"]
+    inside: Float[Array, "B G R Z Q P"]  # y as far as it comes from the chunk itself
+    added: Float[Array, "B G R Z P N"]  # the state after the chunk if there was none before
+    kept: Float[Array, "B G R Z Q"]  # how much of the state before the chunk is left at each token
+    C: Float[Array, "B G Z Q N"]
 
 
 class States(NamedTuple):
@@ -65,9 +65,9 @@ def ssd_chunks(
     extra = -T % Q
 
     def chunks(m: Array, *heads: int) -> Array:
-        """(B, T, heads, ...) -> (B, chunks, *heads, Q, ...)"""
-        m = jnp.pad(m, [(0, 0), (0, extra)] + [(0, 0)] * (m.ndim - 2))
-        return jnp.moveaxis(m.reshape(batch, -1, Q, *heads, *m.shape[3:]), 2, 2 + len(heads))
+        """(B, T, heads, ...) -> (B, *heads, chunks, Q, ...): tokens move past heads before they are split."""
+        m = jnp.moveaxis(jnp.pad(m, [(0, 0), (0, extra)] + [(0, 0)] * (m.ndim - 2)), 1, 2)
+        return m.reshape(batch, *heads, -1, Q, *m.shape[3:])
 
     X, a = chunks(x_BTHP * dt_BTH[..., None], G, H // G), chunks(dt_BTH * A_H, G, H // G)
     Bs, Cs = chunks(B_BTGN, G), chunks(C_BTGN, G)
@@ -77,12 +77,12 @@ def ssd_chunks(
     same = jnp.tril(jnp.ones((Q, Q), bool)) & (seg[..., :, None] == seg[..., None, :])
     # -inf before exp, never 0 after it: above the diagonal exp may overflow, and its gradient would be NaN.
     sums = segment_sums(a)
-    decay = jnp.exp(jnp.where(same[:, :, None, None], sums, -jnp.inf))
-    CB = products("bzgln,bzgsn->bzgls", Cs, Bs, dtype=dtype)
-    inside = products("bzgrls,bzgrsp->bzgrlp", CB[:, :, :, None] * decay, X, dtype=dtype)
-    added = products("bzgrsp,bzgsn->bzgrpn", X * decay[..., -1, :, None], Bs, dtype=dtype)
+    decay = jnp.exp(jnp.where(same[:, None, None], sums, -jnp.inf))
+    CB = products("bgzln,bgzsn->bgzls", Cs, Bs, dtype=dtype)
+    inside = products("bgrzls,bgrzsp->bgrzlp", CB[:, :, None] * decay, X, dtype=dtype)
+    added = products("bgrzsp,bgzsn->bgrzpn", X * decay[..., -1, :, None], Bs, dtype=dtype)
     from_start = a[..., :1] + sums[..., 0]
-    kept = jnp.where((seg == before[..., None])[:, :, None, None], jnp.exp(from_start), 0.0)
+    kept = jnp.where((seg == before[..., None])[:, None, None], jnp.exp(from_start), 0.0)
     return Chunks(inside, added, kept, Cs)
 
 
@@ -93,17 +93,17 @@ def ssd_states(chunks: Chunks, state_BGRPN: Float[Array, "B G R P N"]) -> tuple[
         kept, added = chunk
         return States(kept[..., None, None] * now.state + added, kept * now.left), now
 
-    per_chunk = (jnp.moveaxis(chunks.kept[..., -1], 1, 0), jnp.moveaxis(chunks.added, 1, 0))
-    after, before = jax.lax.scan(step, States(state_BGRPN, jnp.ones_like(chunks.kept[:, 0, ..., 0])), per_chunk)
+    per_chunk = (jnp.moveaxis(chunks.kept[..., -1], 3, 0), jnp.moveaxis(chunks.added, 3, 0))
+    after, before = jax.lax.scan(step, States(state_BGRPN, jnp.ones_like(chunks.kept[..., 0, 0])), per_chunk)
     return before, after
 
 
 def ssd_output(chunks: Chunks, starts_ZBGRPN: Float[Array, "Z B G R P N"], tokens: int) -> Float[Array, "B tokens H P"]:
     """y from inside the chunks and from the states before them."""
-    carried = products("bzgln,zbgrpn->bzgrlp", chunks.C, starts_ZBGRPN, dtype=chunks.C.dtype)
-    y = jnp.moveaxis(chunks.inside + chunks.kept[..., None] * carried, 4, 2)
-    batch, Z, Q, G, R, P = y.shape
-    return y.reshape(batch, Z * Q, G * R, P)[:, :tokens]
+    carried = products("bgzln,zbgrpn->bgrzlp", chunks.C, starts_ZBGRPN, dtype=chunks.C.dtype)
+    y = chunks.inside + chunks.kept[..., None] * carried
+    batch, G, R, Z, Q, P = y.shape
+    return jnp.moveaxis(y.reshape(batch, G * R, Z * Q, P), 1, 2)[:, :tokens]
 
 
 def ssd(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from cascade_jax.model.dispatch import inverse, running_sums
+from cascade_jax.model.dispatch import inverse, running_sums, slots_of
 from cascade_jax.model.rounds import Done
 
 SLACK = 1.25  # room over what balanced routing needs; routers are balanced by their loss, not exactly
@@ -71,7 +71,7 @@ def streams(rank_Nk: Int[Array, "N k"], *, ranks: int) -> Streams:
         goes_NR=goes_NR,
         token_NR=token_NR,
         slots_NR=slots_NR,
-        lanes_L=inverse(jnp.where(live_Nm, place_Nm, live_Nm.size).reshape(-1), live_Nm.size),
+        lanes_L=inverse(slots_of(jnp.where(live_Nm, place_Nm, live_Nm.size)), live_Nm.size),
         start_R=start_R,
         size_R=size_R,
         to_Nm=to_Nm,
