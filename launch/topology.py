@@ -30,13 +30,14 @@ KINDS = {
     "v5p": Kind(3, "v5p-", "tpu-v5p-slice", counted=2, one_host=((1, 1, 1), (2, 2, 1)), runtime="v2-alpha-tpuv5"),
     "v6e": Kind(2, "v6e-", "tpu-v6e-slice", one_host=((1, 1), (2, 2), (2, 4)), runtime="v2-alpha-tpuv6e"),
     "tpu7x": Kind(3, "tpu7x-", "tpu7x", counted=2, devices=2, one_host=((1, 1, 1), (2, 2, 1))),
+    "a100": Kind(0, "a2-highgpu-", "nvidia-tesla-a100"),
     "h100": Kind(0, "a3-highgpu-", "nvidia-h100-80gb"),
     "h200": Kind(0, "a3-ultragpu-", "nvidia-h200-141gb"),
 }
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))  # all slices there are of v5e and v6e
 KNOWN = (
     "known are v5e and v6e from 1x1 to 16x16 (v6e:16x16), v5p and tpu7x from 1x1x1 on (v5p:4x4x4), all with Nx before "
-    "them for N slices (2xv5p:4x4x4), and h100 and h200 with 1, 2, 4 or a multiple of 8 (h200:16)"
+    "them for N slices (2xv5p:4x4x4), and a100, h100, h200 with 1, 2, 4 or a multiple of 8 (h200:16)"
 )
 
 
