@@ -3,8 +3,9 @@
     python -m launch.gke --name=cascade --topology=v5p:4x4x4 --image=IMAGE \\
         --config=configs/nemotron_cascade2_30b.py --workdir=/shared/runs/cascade [--config.X=VALUE ...] [--dry_run]
 
-IMAGE is a container image whose working directory is this repository, installed with pip install -e '.[data,reward,tpu]'
-(on GPUs: cuda). A dry run prints what every pod would run as comments above the filled-in file, which kubectl takes.
+IMAGE is a container image whose working directory is this repository, installed there with
+pip install -e '.[data,reward,report,convert,tpu]' (for GPUs: cuda). A dry run prints what every pod would run, as
+comments above the filled-in file, so that kubectl takes all of its output.
 """
 
 import json
@@ -75,7 +76,7 @@ def _place(name: str, topology: Topology, process: int | str) -> tuple[str, int,
 def fill(
     name: str, topology: Topology, image: str, config: str, workdir: str, overrides: Sequence[str], *, restarts: int
 ) -> str:
-    """gke.yaml with values in it, each written as JSON, which YAML reads, so that no text can break out of its place."""
+    """gke.yaml with values in it, each written as JSON, which YAML reads: no text breaks out of its place."""
     kind = KINDS[topology.kind]
     selector = {"cloud.google.com/gke-accelerator": kind.gke}
     if topology.is_tpu:
@@ -104,7 +105,8 @@ def fill(
     }
     text = TEMPLATE.read_text(encoding="utf-8")
     body = text.partition("\napiVersion:")[2]  # the comment above it is about the template
-    return Template("apiVersion:" + body).substitute({key: json.dumps(value, ensure_ascii=False) for key, value in values.items()})
+    written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    return Template("apiVersion:" + body).substitute(written)
 
 
 if __name__ == "__main__":

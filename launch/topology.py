@@ -25,10 +25,11 @@ class Kind:
     runtime: str = ""  # what TPU VMs boot; empty: none are offered, GKE alone has them
 
 
+BOARDS = ((1, 1), (2, 2), (2, 4))
 KINDS = {
-    "v5e": Kind(2, "v5litepod-", "tpu-v5-lite-podslice", one_host=((1, 1), (2, 2), (2, 4)), runtime="v2-alpha-tpuv5-lite"),
+    "v5e": Kind(2, "v5litepod-", "tpu-v5-lite-podslice", one_host=BOARDS, runtime="v2-alpha-tpuv5-lite"),
     "v5p": Kind(3, "v5p-", "tpu-v5p-slice", counted=2, one_host=((1, 1, 1), (2, 2, 1)), runtime="v2-alpha-tpuv5"),
-    "v6e": Kind(2, "v6e-", "tpu-v6e-slice", one_host=((1, 1), (2, 2), (2, 4)), runtime="v2-alpha-tpuv6e"),
+    "v6e": Kind(2, "v6e-", "tpu-v6e-slice", one_host=BOARDS, runtime="v2-alpha-tpuv6e"),
     "tpu7x": Kind(3, "tpu7x-", "tpu7x", counted=2, devices=2, one_host=((1, 1, 1), (2, 2, 1))),
     "a100": Kind(0, "a2-highgpu-", "nvidia-tesla-a100"),
     "h100": Kind(0, "a3-highgpu-", "nvidia-h100-80gb"),
@@ -65,7 +66,7 @@ class Topology:
 
 
 def topology(name: str) -> Topology:
-    """The machine of that name, e.g. v5p:4x4x4, 2xv6e:16x16 or h200:16. ValueError says in one sentence what is known."""
+    """The machine of that name, e.g. v5p:4x4x4, 2xv6e:16x16 or h200:16. ValueError says what is known."""
     found = re.fullmatch(r"(?:([1-9]\d{0,3})x)?([a-z]\w*?):(\d{1,5}(?:x\d{1,5})*)", name)
     if found is None or found[2] not in KINDS:
         raise ValueError(f"topology={name!r} is not known; {KNOWN}.")

@@ -81,7 +81,7 @@ delete=("${queued[@]}" delete "$name" "${place[@]}" --force --quiet)
 install="mkdir -p cascade_jax && tar -xzf cascade_jax.tgz -C cascade_jax && cd cascade_jax"
 install+=" && { [ -x .venv/bin/python ] || { python3 -m pip install --quiet --user uv"
 install+=" && python3 -m uv venv --quiet --seed --python '>=3.11' .venv; }; }"
-install+=" && .venv/bin/python -m pip install --quiet --editable '.[data,reward,serve,report,tpu]'"
+install+=" && .venv/bin/python -m pip install --quiet --editable '.[data,reward,serve,report,convert,tpu]'"
 
 python=.venv/bin/python
 command=("$python" -m launch.restart -- "$python" -m launch.run "--config=$config" "--workdir=$workdir")
@@ -89,7 +89,8 @@ command+=(${overrides[@]+"${overrides[@]}"})
 # After a broken connection gcloud runs this again, and what it started before may still hold the TPU: that one is told
 # to save and stop, and waited for. Without JAX_PLATFORMS a host that finds no TPU would go on with its CPU.
 pid=/tmp/cascade_jax.pid
-run="cd cascade_jax; if [ -f $pid ] && kill -- -\$(cat $pid) 2>/dev/null; then tail --pid=\$(cat $pid) -f /dev/null; fi"
+run="cd cascade_jax || exit"
+run+="; if [ -f $pid ] && kill -- -\$(cat $pid) 2>/dev/null; then tail --pid=\$(cat $pid) -f /dev/null; fi"
 run+="; echo \$\$ > $pid; export JAX_PLATFORMS=tpu; exec$(printf ' %q' "${command[@]}")"
 
 show() {
