@@ -5,8 +5,8 @@
     python -m launch.xm_launch --executor=slurm --topology=h200:16 --config=... --workdir=... [--config.X=VALUE ...]
     python -m launch.xm_launch --executor=vertex --topology=a100:8 --image=IMAGE --config=... --workdir=... [--dry_run]
 
-XManager has no executor of its own for SLURM: its local one runs sbatch and waits for the job. Of Google's machines,
-its Vertex AI executor knows those with up to eight A100s. TPU slices and several hosts: launch/tpu_pod.sh, launch/gke.py.
+XManager has no executor of its own for SLURM: its local one runs sbatch and waits for the job. Its Vertex AI executor
+knows, of the machines that do, those with up to eight A100s. For TPU slices: launch/tpu_pod.sh and launch/gke.py.
 """
 
 import shutil
