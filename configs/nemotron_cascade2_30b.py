@@ -4,22 +4,23 @@
         --config=configs/nemotron_cascade2_30b.py --workdir=/shared/runs/cascade2
     (v6e: --topology=v6e:16x16 --config=configs/nemotron_cascade2_30b.py:v6e:16x16)
 
-Hardware: planned for 64 chips of v5p (v5p-128 in Google's count) or 256 of v6e (v6e-256). Memory and time: not measured;
-see launch/plans. Expect: the paper's Table 1, e.g. AIME 2025 92.4, IFBench 82.9, LiveCodeBench v6 87.2.
-Not yet: the rows of `sft`, `workplace`, `long_context`, `code`, `repair` and `swe` have no verifier here so far, and a run
+Hardware: planned for 64 chips of v5p (v5p-128 in Google's count) or 256 of v6e (v6e-256). Memory and time: not
+measured; see launch/plans. Expect: the paper's Table 1, e.g. AIME 2025 92.4, IFBench 82.9, LiveCodeBench v6 87.2.
+Not yet: rows of `sft`, `workplace`, `long_context`, `code`, `repair` and `swe` have no verifier here so far, and a run
 refuses them before its first step; a copy of this file without the stages that need them runs.
 
-Numbers in brackets, like (5.4), are sections of the recipe, which tells them from the paper (arXiv 2603.19220), its model
-and data cards, and from Nemotron 3 Nano where they are silent; where they differ, its section 21 decides.
+Numbers in brackets, like (5.4), are sections of the recipe, which has them from the paper (arXiv 2603.19220), from its
+model and data cards, and where those are silent from Nemotron 3 Nano; where they differ, its section 21 decides.
 
 Data lie under DATA, a folder that all hosts see, one .jsonl file for each split named below, all rows of one kind
 (`python -m launch.data validate FILE` says which, and what is wrong with a row). They come from the data sets
-    nvidia/Nemotron-Cascade-2-SFT-Data   sft
-    nvidia/Nemotron-Cascade-2-RL-data    instruction (IF-RL), mcqa, workplace, structured (multi-domain-RL), swe (SWE-RL)
-    nvidia/AceReason-Math                math
+    nvidia/Nemotron-Cascade-2-SFT-Data          sft
+    nvidia/Nemotron-Cascade-2-RL-data           instruction (IF-RL), mcqa, workplace, structured (multi-domain-RL)
+        and its part SWE-RL                     swe
+    nvidia/AceReason-Math                       math
     nvidia/HelpSteer3, lmarena-ai/arena-human-preference-140k   chat (their prompts)
-    nvidia/Nemotron-3-Nano-RL-Training-Blend   long_context, code
-    nvidia/Nemotron-Cascade-RL-SWE       repair
+    nvidia/Nemotron-3-Nano-RL-Training-Blend    long_context, code
+    nvidia/Nemotron-Cascade-RL-SWE              repair
 CHECKPOINT is the Hugging Face folder of nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16.
 """
 
@@ -69,7 +70,7 @@ def optimizer(learning_rate: float = 3e-6, **settings) -> dict:
 
 
 def rl(domains: dict, steps: int, answer: int, *, temperature: float = 1.0, top_p: float = 1.0, **settings) -> dict:
-    """GRPO (5): 128 prompts x 16 samples (5.4), no KL but in RLHF, and section 8's band against a sampler that differs."""
+    """GRPO (5): 128 prompts x 16 samples (5.4), no KL but in RLHF, and section 8's band for a drifting sampler."""
     return {
         "kind": "rl",
         "steps": steps,
