@@ -101,7 +101,7 @@ def fill(
         "command": command,
         "environment": [{"name": key, "value": value} for key, value in environment(topology).items()],
         "port": TPU_PORT if topology.is_tpu else GPU_PORT,
-        "limits": {"google.com/tpu" if topology.is_tpu else "nvidia.com/gpu": topology.chips_per_host},
+        "limits": {"google.com/tpu" if topology.is_tpu else "nvidia.com/gpu": str(topology.chips_per_host)},
     }
     text = TEMPLATE.read_text(encoding="utf-8")
     body = text.partition("\napiVersion:")[2]  # the comment above it is about the template
