@@ -88,10 +88,9 @@ command=("$python" -m launch.restart -- "$python" -m launch.run "--config=$confi
 command+=(${overrides[@]+"${overrides[@]}"})
 # After a broken connection gcloud runs this again, and what it started before may still hold the TPU: that one is told
 # to save and stop, and waited for. Without JAX_PLATFORMS a host that finds no TPU would go on with its CPU.
-pid=/tmp/cascade_jax.pid
-run="cd cascade_jax || exit"
-run+="; if [ -f $pid ] && kill -- -\$(cat $pid) 2>/dev/null; then tail --pid=\$(cat $pid) -f /dev/null; fi"
-run+="; echo \$\$ > $pid; export JAX_PLATFORMS=tpu; exec$(printf ' %q' "${command[@]}")"
+run="cd cascade_jax || exit; old=\$(cat run.pid 2>/dev/null)"
+run+="; if grep -qs launch.restart /proc/\$old/cmdline; then kill -- -\$old; tail --pid=\$old -f /dev/null; fi"
+run+="; echo \$\$ > run.pid; export JAX_PLATFORMS=tpu; exec$(printf ' %q' "${command[@]}")"
 
 show() {
   echo "on this machine:"

@@ -119,30 +119,48 @@ def test_tpu_vms_run_it_on_every_worker(name, hosts, last):
     }
 
 
-def test_what_tpu_vms_are_sent_is_what_the_dry_run_shows(tmp_path):
-    """The script with a gcloud that keeps what it is asked, and that runs what a host is told to run."""
-    (tmp_path / "home" / "cascade_jax" / ".venv" / "bin").mkdir(parents=True)
-    python = tmp_path / "home" / "cascade_jax" / ".venv" / "bin" / "python"
-    python.write_text(
-        '#!/bin/bash\nprintf \'%s\\0\' "$JAX_PLATFORMS" "$@" > ../ran\n[ "$1$2" != -mlaunch.restart ] || exit 7\n'
-    )
-    python.chmod(0o755)
-    (tmp_path / "gcloud").write_text(
-        '#!/bin/bash\nprintf "%s\\n" "$*" >> "$LOG"\n'
-        'for a in "$@"; do case "$a" in describe) [ -f "$LOG.made" ] || exit 1; echo ACTIVE;; create) touch "$LOG.made";;\n'
-        '--command=*pip*) exit 0;; --command=*) cd "$HOME" && exec bash -c "${a#*=}";; esac; done\n'
-    )
-    (tmp_path / "gcloud").chmod(0o755)
-    (tmp_path / "sleep").write_text("#!/bin/bash\n")
-    (tmp_path / "sleep").chmod(0o755)
-    tools = {"PATH": f"{tmp_path}:{clean()['PATH']}", "LOG": str(tmp_path / "log"), "HOME": str(tmp_path / "home")}
+GCLOUD = """#!/bin/bash
+printf '%s\\n' "$*" >> "$LOG"
+for a in "$@"; do
+  case "$a" in
+    describe) cat "$LOG.state"; exit ;;
+    create) echo ACTIVE > "$LOG.state" ;;
+    delete) rm "$LOG.state" ;;
+    --command=*pip*) exit 0 ;;
+    --command=*) cd "$HOME" && exec bash -c "${a#*=}" ;;
+  esac
+done
+"""
+PREEMPTED_ONCE = """#!/bin/bash
+printf '%s\\0' "$JAX_PLATFORMS" "$@" > "$LOG.ran"
+[ -e "$LOG.again" ] && exit 0
+touch "$LOG.again" && echo SUSPENDED > "$LOG.state" && exit 75
+"""
+
+
+def test_a_preempted_slice_is_asked_for_again_and_runs_what_the_dry_run_shows(tmp_path):
+    """The script with a gcloud that keeps what it is asked, and does itself what a host is told."""
+    for name, text in (
+        ("gcloud", GCLOUD),
+        ("sleep", "#!/bin/bash\n"),
+        ("cascade_jax/.venv/bin/python", PREEMPTED_ONCE),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    tools = {"PATH": f"{tmp_path}:{clean()['PATH']}", "LOG": str(tmp_path / "log"), "HOME": str(tmp_path)}
     code, out, _ = run("bash", "launch/tpu_pod.sh", *TPU, "--topology=v5p:4x4x4", "--spot", *RUN, **tools)
-    assert code == 7 and "queued-resources delete pod --zone=us-east5-a --force" in out
-    ran = (tmp_path / "home" / "ran").read_text().split("\0")[:-1]
-    assert ran == ["tpu", *expected(".venv/bin/python")[1:]]
+    assert code == 0 and "queued-resources delete pod --zone=us-east5-a --force" in out
+    assert (tmp_path / "log.ran").read_text().split("\0")[:-1] == [
+        "tpu",
+        *expected("")[1:4],
+        *expected(".venv/bin/python")[4:],
+    ]
     asked = (tmp_path / "log").read_text()
+    calls = [word for line in asked.splitlines() for word in ("create", "delete", "scp") if f" {word} " in line]
+    assert calls == ["create", "scp", "delete", "create", "scp"]
     assert "create pod --zone=us-east5-a --accelerator-type=v5p-128 --runtime-version=v2-alpha-tpuv5" in asked
-    assert "--node-id=pod --spot" in asked and "tpu-vm scp" in asked
+    assert "--node-id=pod --spot" in asked
 
 
 @pytest.mark.parametrize(("nodes", "environment"), [(2, {}), (4, {}), (3, {"SLURM_JOB_NUM_NODES": "3"})])

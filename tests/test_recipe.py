@@ -1,6 +1,9 @@
 """The configs for real models: the numbers of the published recipe, and what a run refuses before its first step."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ from cascade_jax.domains import VERIFIERS
 from configs import nemotron_cascade2_30b, qwen3_0_6b, qwen3_30b_a3b
 from launch.topology import topology
 
+ROOT = Path(__file__).resolve().parent.parent
 RUNS = {
     "v5p:4x4x4": nemotron_cascade2_30b.get_config("v5p:4x4x4"),
     "v6e:16x16": nemotron_cascade2_30b.get_config("v6e:16x16"),
@@ -99,6 +103,14 @@ def test_sft_has_the_numbers_of_the_paper():
 def test_a_mesh_for_another_machine_is_asked_for_in_one_sentence():
     with pytest.raises(ConfigError, match="no mesh for 'v6e-256' in this file; choose one of v5p:4x4x4, v6e:16x16"):
         nemotron_cascade2_30b.get_config("v6e-256")
+
+
+def test_what_a_config_file_refuses_is_one_sentence_on_the_command_line():
+    line = "--config=configs/nemotron_cascade2_30b.py:v6e-256"
+    program = f"from launch import command as c; c.define_config(); c.guarded(lambda: c.parse(['x', '{line}']))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: there is no mesh for 'v6e-256' in this file; choose one of v5p:4x4x4, v6e:16x16.\n"
 
 
 def test_the_header_says_which_domains_nothing_judges_yet():
