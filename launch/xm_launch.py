@@ -89,6 +89,7 @@ def script_of(given: Namespace, overrides: Sequence[str]) -> list[str]:
 def launch(given: Namespace, overrides: Sequence[str]) -> int:
     """Package and start the jobs, and wait for those that run on this machine."""
     from absl import flags
+    from google.auth.exceptions import GoogleAuthError
     from xmanager import xm, xm_local
 
     if not flags.FLAGS.is_parsed():
@@ -113,11 +114,7 @@ def launch(given: Namespace, overrides: Sequence[str]) -> int:
             executables = experiment.package(packages)
             jobs = {f"process{i}": xm.Job(executable, executor) for i, executable in enumerate(executables)}
             experiment.add(xm.JobGroup(**jobs))
-    except (
-        RuntimeError,
-        ValueError,
-        xm.ExperimentUnitError,
-    ) as error:  # a job's exit code; a program that is not there
+    except (RuntimeError, ValueError, GoogleAuthError) as error:  # a job ended badly, no program, no credentials
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
