@@ -40,12 +40,14 @@ SERVE: list[str] = []  # what is served so far needs the standard library alone
 REPORT = ["tensorboard"]
 CONVERT = ["gguf", "safetensors", "tokenizers"]
 EVALS = [*DATA, *REWARD, *CONVERT]
+LAUNCH = ["xmanager>=0.8.5"]  # for launch/xm_launch.py alone; the other launchers need nothing
 TEST = [
     *EVALS,
     *SERVE,
     *REPORT,
     "beartype",
     "ipykernel",
+    "kubernetes",  # its models of a Job, which launch/gke.yaml must fit
     "matplotlib",
     "nbclient",
     "nbformat",
@@ -75,6 +77,7 @@ setup(
         "report": REPORT,
         "convert": CONVERT,
         "evals": EVALS,
+        "launch": LAUNCH,
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
         "test": TEST,

@@ -41,8 +41,12 @@ def parse(argv: list[str]) -> list[str]:
             )
     try:
         return flags.FLAGS(argv)[1:]
-    except flags.Error:
-        raise
+    except flags.Error as error:
+        first: BaseException = error
+        while first.__context__ is not None:
+            first = first.__context__
+        # What get_config() itself refuses arrives in two wrappings, with a stack trace for a message.
+        raise first if isinstance(first, ConfigError) else error from None
     except (AttributeError, KeyError, TypeError, ValueError, SyntaxError, ImportError) as error:
         # ml_collections loads the file and sets the overrides while flags are parsed.
         raise ConfigError(_unknown_setting(error, argv) or _at_fault(error)) from error
