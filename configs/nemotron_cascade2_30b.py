@@ -31,15 +31,15 @@ from cascade_jax.config import CascadeConfig, ConfigError, complete
 DATA = "/shared/data"
 CHECKPOINT = "/shared/checkpoints/nemotron-3-nano-30b-a3b-base"
 
-# The mesh of each topology. Master weights and AdamW's moments take 12 bytes a weight, 380 GB, and are split by fsdp
-# and expert; the tokens of SFT's rows of 256K by context. One mesh serves all stages.
+# The mesh of each topology. Master weights and AdamW's moments take 12 bytes a weight, 380 GB, and are split by fsdp,
+# expert and context; the tokens of SFT's rows of 256K by context. One mesh serves all stages.
 MESHES = {
-    "v5p:4x4x4": {"fsdp": 2, "expert": 8, "context": 4},  # 24 of 95 GB at rest, 64K tokens of a row on a chip
-    "v6e:16x16": {"fsdp": 4, "expert": 8, "context": 8},  # 12 of 31 GB at rest, 32K tokens of a row on a chip
+    "v5p:4x4x4": {"expert": 8, "context": 8},  # 6 of 95 GB at rest, 32K tokens of a row on a chip
+    "v6e:16x16": {"fsdp": 2, "expert": 8, "context": 16},  # 1.5 of 31 GB at rest, 16K tokens of a row on a chip
 }
 K = 1024
 PROMPT = 32 * K  # the longest prompt: that of long-context RL (10)
-MICRO_BATCHES = 16  # one packed row at a time on each part of the mesh, while answers have 8K tokens on average
+MICRO_BATCHES = 32  # one packed row at a time on each part of the mesh: 10K tokens for each of 2048 samples
 
 THINKING = {"swe": False}  # agentic SWE is sampled without thinking, all else with it (3)
 
@@ -92,7 +92,7 @@ def stages() -> dict:
             "steps": 33_000,
             "domains": {"sft": 1.0},
             "length": 256 * K,
-            "micro_batches": 2,
+            "micro_batches": 4,
             "checkpoint_every": 250,
             "optimizer": {
                 "learning_rate": 5e-5,

@@ -152,6 +152,11 @@ def placed(config: ModelConfig, tree: Params, *, at_rest: bool = True) -> Params
     return jax.tree.map(lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), tree, places)
 
 
+def cast(config: ModelConfig, params: Params) -> Params:
+    """Params as layers read them: what sampling needs of the float32 masters. Log-probs stay the same bits."""
+    return map_by_path(lambda path, leaf: leaf.astype(axes.read_dtype(path, leaf, config.dtype)), params)
+
+
 def weight_specs(config: ModelConfig, params: Params, *, at_rest: bool = True) -> Params:
     """The tree of params with a PartitionSpec for every array, of adapters too."""
     names = specs(logical_axes(config), at_rest=at_rest)
@@ -191,10 +196,15 @@ def prefill(
 
     # Rows as in training; keys, values and states go with their heads. `context` has no part in this.
     by_row = PartitionSpec(BATCH_AXES)
-    places = Cache(jax.tree.map(_cache_spec, cache.layers), by_row)
+    places = cache_specs(cache)
     in_specs, out_specs = (by_row, by_row, places), (PartitionSpec(BATCH_AXES, "tensor"), places)
     given = (ids_BT, lengths_B, cache)
     return over_mesh(run, config, params, *given, in_specs=in_specs, out_specs=out_specs, at_rest=False)
+
+
+def cache_specs(cache: Cache) -> Cache:
+    """A PartitionSpec for every array of a cache."""
+    return Cache(jax.tree.map(_cache_spec, cache.layers), PartitionSpec(BATCH_AXES))
 
 
 def _cache_spec(leaf: Array) -> PartitionSpec:

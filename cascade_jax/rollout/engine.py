@@ -52,7 +52,7 @@ class LocalEngine:
         self.batch = batch
 
     def load(self, params: Params, version: int) -> None:
-        self.params = apply.placed(self.config, params, at_rest=False)
+        self.params = apply.placed(self.config, apply.cast(self.config, params), at_rest=False)
         self.version = version
 
     def generate(
