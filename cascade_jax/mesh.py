@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cascade_jax import processes
 from cascade_jax.config import MeshConfig
 
 MESH_AXES = ("slice", "data", "fsdp", "expert", "tensor", "context")
@@ -54,7 +55,8 @@ def make_mesh(
 def use(config: MeshConfig) -> AbstractContextManager[Any]:
     """Within it, all code runs on this mesh of all devices (jax.set_mesh); on one device there is none."""
     sizes = dataclasses.asdict(config)
-    return nullcontext() if set(sizes.values()) == {1} else jax.set_mesh(make_mesh(**sizes))
+    alone = set(sizes.values()) == {1} and processes.count() == 1
+    return nullcontext() if alone else jax.set_mesh(make_mesh(**sizes))
 
 
 def shardings(axes: Any, mesh: Mesh, *, at_rest: bool = True) -> Any:
@@ -71,6 +73,29 @@ def specs(axes: Any, *, at_rest: bool = True) -> Any:
         return PartitionSpec(*(None if name in gathered else LOGICAL_AXES[name] for name in names))
 
     return jax.tree.map(one, axes, is_leaf=lambda node: isinstance(node, tuple))
+
+
+def put(array: Any, sharding: NamedSharding) -> jax.Array:
+    """The array, on this process or all over the mesh, where the sharding says; no process copies what others hold."""
+    if sharding.is_fully_addressable or not getattr(array, "is_fully_addressable", True):
+        return jax.device_put(array, sharding)
+    local = np.asarray(array)
+    return jax.make_array_from_callback(local.shape, sharding, lambda part: local[part], dtype=local.dtype)
+
+
+def by_rows(tree: Any) -> Any:
+    """Arrays (B, T), the same on every process, as the mesh in use splits rows and tokens; without one, unchanged."""
+    mesh = jax.sharding.get_mesh()
+    return jax.tree.map(lambda leaf: put(leaf, NamedSharding(mesh, TOKENS)), tree) if mesh.size > 1 else tree
+
+
+def on_all(tree: Any) -> Any:
+    """What no process shares with others yet, such as an optimizer's counters, whole on every device of the mesh."""
+    mesh = jax.sharding.get_mesh()
+    whole = NamedSharding(mesh, PartitionSpec()) if mesh.size > 1 else None
+    if whole is None or whole.is_fully_addressable:
+        return tree
+    return jax.tree.map(lambda leaf: put(leaf, whole) if leaf.is_fully_addressable else leaf, tree)
 
 
 def batch_shares() -> int:

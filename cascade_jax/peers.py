@@ -1,0 +1,116 @@
+"""The end of a process whose peer has died: a collective that waits for it would wait for ever on most hardware.
+
+Every process keeps a connection to process 0. A dead process's connection is closed by its system at once; a dead host
+is silent. Whoever sees either says so in one sentence and ends with the exit code that asks for a restart.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+
+MISTAKE, RESTART = 2, 75  # exit codes; EX_TEMPFAIL of sysexits.h: the same command, started again, goes on
+BEAT, SILENCE = 1.0, 60.0  # seconds
+GRACE = 1.0  # seconds for a process to say its own reason first
+_ALIVE = 255  # any other byte is the exit code with which a peer leaves
+
+
+class LostPeer(RuntimeError):
+    """One of the processes that share the work is not there."""
+
+
+class Peers:
+    """Connections by number of the process at the other end."""
+
+    def __init__(self, connections: dict[int, socket.socket]) -> None:
+        self._connections = connections
+        self._closed = threading.Event()
+        self._ending = threading.Event()
+        for process, connection in connections.items():
+            connection.settimeout(SILENCE)
+            threading.Thread(target=self._listen, args=(process, connection), name="peer", daemon=True).start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    @staticmethod
+    def listen() -> socket.socket:
+        """A socket on all addresses and any free port."""
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", 0))
+
+    @classmethod
+    def accept(cls, listening: socket.socket, token: bytes, processes: int) -> "Peers":
+        """Process 0: wait for all others. Whoever does not know the token is no peer. TimeoutError: one never came."""
+        listening.settimeout(SILENCE)
+        connections: dict[int, socket.socket] = {}
+        with listening:
+            while len(connections) < processes - 1:
+                connection, _ = listening.accept()
+                connection.settimeout(SILENCE)
+                hello = _read(connection, len(token) + 4)
+                if hello[: len(token)] == token:
+                    connections[int.from_bytes(hello[len(token) :], "big")] = connection
+                else:
+                    connection.close()
+        return cls(connections)
+
+    @classmethod
+    def connect(cls, host: str, port: int, token: bytes, process: int) -> "Peers":
+        """Any other process. OSError: process 0 cannot be reached at this port."""
+        connection = socket.create_connection((host, port), SILENCE)
+        connection.sendall(token + process.to_bytes(4, "big"))
+        return cls({0: connection})
+
+    def close(self, code: int) -> None:
+        """Tell the others that this process leaves, and with which exit code; their ends are no news any more."""
+        self._closed.set()
+        self._send(code)
+
+    def settle(self) -> None:
+        """Wait for what an error may have been the first sign of: the process ends meanwhile if a peer is lost."""
+        if self._ending.wait(timeout=2 * BEAT):
+            threading.Event().wait()
+
+    def _send(self, byte: int) -> None:
+        for connection in self._connections.values():
+            try:
+                connection.sendall(bytes([byte]))
+            except OSError:
+                pass  # the listening thread sees it too, and says so
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT):
+            self._send(_ALIVE)
+
+    def _listen(self, process: int, connection: socket.socket) -> None:
+        try:
+            while (heard := connection.recv(1)) == bytes([_ALIVE]):
+                pass
+        except OSError:  # closed in mid-air, or silent for too long
+            heard = b""
+        if heard == b"\0" or self._closed.is_set():
+            return
+        self._ending.set()
+        time.sleep(GRACE)
+        if not self._closed.is_set():
+            self._end(process, heard[0] if heard else None)
+
+    def _end(self, process: int, code: int | None) -> None:
+        said = "it was lost" if code is None else f"it ended with exit code {code}"
+        advice = "Start all processes again to go on from the last checkpoint." if code is None else "See what it said."
+        print(f"\nThis process ends because of process {process}: {said}. {advice}", file=sys.stderr, flush=True)
+        self._send(RESTART if code is None else code)
+        sys.stdout.flush()
+        os._exit(RESTART if code is None else code)  # the main thread may wait for the dead inside of a collective
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    """As many bytes, or fewer from one that hangs up or is too slow."""
+    data = b""
+    try:
+        while len(data) < size and (more := connection.recv(size - len(data))):
+            data += more
+    except OSError:
+        pass
+    return data

@@ -1,0 +1,27 @@
+"""One stage of each kind, a few steps of a few rows on a mesh of eight devices. For tests: processes that share it."""
+
+from ml_collections import ConfigDict
+
+from tests.runs import micro_cascade
+
+ORDER = ("sft", "if_rl", "mopd")
+MESH = {"data": 2, "fsdp": 2, "expert": 2}
+
+
+def get_config() -> ConfigDict:
+    config = micro_cascade.get_config()
+    stages = {name: config.stages[name].to_dict() for name in ORDER}
+    domains = {"instruction": 1.0, "chat": 1.0}
+    sft = {**stages["sft"], "steps": 4, "domains": domains, "sft": {"rows": 8, "balance_coef": 1e-4}}
+    if_rl = {**stages["if_rl"], "steps": 3, "micro_batches": 1, "domains": domains}
+    mopd = {**stages["mopd"], "steps": 2, "domains": domains}
+    mopd["distill"] = {"prompts": 4, "samples": 2, "teachers": {"instruction": "best", "chat": "sft"}}
+    config.name = "shared_cascade"
+    config.order = ORDER
+    del config.stages
+    config.stages = ConfigDict(dict(zip(ORDER, (sft, if_rl, mopd), strict=True)))
+    for stage in ORDER:
+        config.stages[stage].checkpoint_every = 1
+    config.domains = {name: config.domains[name].to_dict() for name in domains}
+    config.mesh = MESH
+    return config
