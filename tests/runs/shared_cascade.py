@@ -20,8 +20,13 @@ def get_config() -> ConfigDict:
     config.order = ORDER
     del config.stages
     config.stages = ConfigDict(dict(zip(ORDER, (sft, if_rl, mopd), strict=True)))
+    config.stages.if_rl.rl.kl_coef = 0.05  # so that groups without signal train too
     for stage in ORDER:
         config.stages[stage].checkpoint_every = 1
+        config.stages[stage].sampling.max_tokens = 12
+    config.evaluation.sampling.max_tokens = 12
     config.domains = {name: config.domains[name].to_dict() for name in domains}
+    for domain in config.domains.values():
+        del domain.test  # validation rows choose the teachers
     config.mesh = MESH
     return config
