@@ -126,11 +126,8 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     teachers = _choose_teachers(run, manifest, name)
     manifest = run.save(manifest.with_stage(name, status="running", teachers=teachers))
     state, context = _resume(run, record, name, teachers)
-    run.emit(
-        Event(
-            "stage", name, {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps}
-        )
-    )
+    about = {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps}
+    run.emit(Event("stage", name, about))
     try:
         state = STAGES[stage.kind](stage, state, context)
         params = lora.merge(state.params)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cascade_jax import processes
-from cascade_jax.config import MeshConfig
+from cascade_jax.config import ConfigError, MeshConfig
 
 MESH_AXES = ("slice", "data", "fsdp", "expert", "tensor", "context")
 
@@ -48,7 +48,7 @@ def make_mesh(
     sizes = (slice, data, fsdp, expert, tensor, context)
     if math.prod(sizes) != len(devices):
         asked = " * ".join(f"{name} {size}" for name, size in zip(MESH_AXES, sizes, strict=True))
-        raise ValueError(f"The mesh {asked} needs {math.prod(sizes)} devices and there are {len(devices)}.")
+        raise ConfigError(f"The mesh {asked} needs {math.prod(sizes)} devices and there are {len(devices)}.")
     return Mesh(np.asarray(devices).reshape(sizes), MESH_AXES)
 
 
@@ -87,6 +87,14 @@ def by_rows(tree: Any) -> Any:
     """Arrays (B, T), the same on every process, as the mesh in use splits rows and tokens; without one, unchanged."""
     mesh = jax.sharding.get_mesh()
     return jax.tree.map(lambda leaf: put(leaf, NamedSharding(mesh, TOKENS)), tree) if mesh.size > 1 else tree
+
+
+def by_part(shape: tuple[int, int], make: Callable[[slice, slice], np.ndarray]) -> jax.Array | np.ndarray:
+    """The same for an array (B, T) of which make(rows, tokens) makes a part: this process needs its devices' alone."""
+    mesh = jax.sharding.get_mesh()
+    if mesh.size <= 1:
+        return make(slice(None), slice(None))
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, TOKENS), lambda part: make(*part))
 
 
 def on_all(tree: Any) -> Any:

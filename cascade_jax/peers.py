@@ -4,6 +4,7 @@ Every process keeps a connection to process 0. A dead process's connection is cl
 is silent. Whoever sees either says so in one sentence and ends with the exit code that asks for a restart.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -74,10 +75,8 @@ class Peers:
 
     def _send(self, byte: int) -> None:
         for connection in self._connections.values():
-            try:
+            with contextlib.suppress(OSError):  # the listening thread sees it too, and says so
                 connection.sendall(bytes([byte]))
-            except OSError:
-                pass  # the listening thread sees it too, and says so
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT):
@@ -108,9 +107,7 @@ class Peers:
 def _read(connection: socket.socket, size: int) -> bytes:
     """As many bytes, or fewer from one that hangs up or is too slow."""
     data = b""
-    try:
+    with contextlib.suppress(OSError):
         while len(data) < size and (more := connection.recv(size - len(data))):
             data += more
-    except OSError:
-        pass
     return data

@@ -27,7 +27,7 @@ _PEERS: list[Peers] = []  # at most one, from `join` to `part`
 
 
 def join(coordinator: str = "", processes: int = 0, process: int = -1) -> None:
-    """Become one of several processes, before JAX is used: given where process 0 listens (HOST:PORT), how many, and which.
+    """Become one of several processes, before JAX is used: HOST:PORT where process 0 listens, how many, and which one.
 
     With nothing given, what SLURM, Kubernetes (JobSet) or a TPU VM say of the environment; a process that they start
     alone stays alone. ConfigError for a part of the three, or an environment that JAX cannot read; LostPeer where the
@@ -60,7 +60,7 @@ def join(coordinator: str = "", processes: int = 0, process: int = -1) -> None:
 
 
 def announced(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher has started several processes, so that jax.distributed.initialize() knows how many and which."""
+    """Whether a launcher has started several processes, of which jax.distributed.initialize() knows the rest."""
     if environment.get("JAX_COORDINATOR_ADDRESS"):
         return True
     if all(name in environment for name in ("SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")):

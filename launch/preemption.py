@@ -56,7 +56,7 @@ def metadata_host() -> str | None:
 
 
 def announced(host: str) -> str | None:
-    """The first announcement found, e.g. "maintenance-event TERMINATE_ON_HOST_MAINTENANCE"; None too if none answers."""
+    """The first announcement found, e.g. "preempted TRUE"; None too where the server does not answer."""
     for name, quiet in QUIET.items():
         request = urllib.request.Request(METADATA.format(host=host, name=name), headers={"Metadata-Flavor": "Google"})
         try:

@@ -14,6 +14,7 @@ def get_config() -> ConfigDict:
     domains = {"instruction": 1.0, "chat": 1.0}
     sft = {**stages["sft"], "steps": 4, "domains": domains, "sft": {"rows": 8, "balance_coef": 1e-4}}
     if_rl = {**stages["if_rl"], "steps": 3, "micro_batches": 1, "domains": domains}
+    if_rl["rl"] = {**if_rl["rl"], "prompts": 8, "samples": 2}
     mopd = {**stages["mopd"], "steps": 2, "domains": domains}
     mopd["distill"] = {"prompts": 4, "samples": 2, "teachers": {"instruction": "best", "chat": "sft"}}
     config.name = "shared_cascade"
@@ -25,6 +26,7 @@ def get_config() -> ConfigDict:
         config.stages[stage].checkpoint_every = 1
         config.stages[stage].sampling.max_tokens = 12
     config.evaluation.sampling.max_tokens = 12
+    config.evaluation.samples = 2  # 16 rows, as in training: one program samples for all
     config.domains = {name: config.domains[name].to_dict() for name in domains}
     for domain in config.domains.values():
         del domain.test  # validation rows choose the teachers
