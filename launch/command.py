@@ -15,7 +15,7 @@ MISTAKES = (ConfigError, FileNotFoundError, flags.Error)
 
 
 def guarded(main: Callable[[], int]) -> None:
-    """Run `main` and exit: with its code, with 2 and the sentence of a user's mistake, or 75 where a peer is missing."""
+    """Run `main` and exit: with its code, with 2 and the sentence of a user's mistake, 75 where a peer is missing."""
     try:
         code = main()
     except MISTAKES as error:

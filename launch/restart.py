@@ -12,8 +12,8 @@ from types import FrameType
 
 from cascade_jax.peers import MISTAKE, RESTART
 
-EPILOG = f"""The command is started again when it ends with exit code {RESTART} (SIGTERM, maintenance, a lost process) or
-is killed by a signal. SIGTERM and Ctrl-C are passed on to it, and then it is not started again: the loop ends with
+EPILOG = f"""The command is started again when it ends with exit code {RESTART} (SIGTERM, maintenance, a lost process)
+or is killed by a signal. SIGTERM and Ctrl-C are passed on to it, and then it is not started again: the loop ends with
 {RESTART} after SIGTERM, so that whoever sent it can start the loop elsewhere. A step that is logged below the command's
 --workdir=FOLDER is progress: it sets the count of attempts and the wait back."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds; doubles with each attempt

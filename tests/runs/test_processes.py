@@ -1,4 +1,4 @@
-"""Two real processes of four devices each train what one of eight does; killed and started again, with the same bits."""
+"""Two real processes of four devices each train what one of eight does; killed and started again, the same bits."""
 
 import json
 import os
