@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain, combinations
 from typing import Any
 
 import jax
@@ -56,7 +57,26 @@ def use(config: MeshConfig) -> AbstractContextManager[Any]:
     """Within it, all code runs on this mesh of all devices (jax.set_mesh); on one device there is none."""
     sizes = dataclasses.asdict(config)
     alone = set(sizes.values()) == {1} and processes.count() == 1
-    return nullcontext() if alone else jax.set_mesh(make_mesh(**sizes))
+    return nullcontext() if alone else _set(make_mesh(**sizes))
+
+
+@contextmanager
+def _set(mesh: Mesh) -> Iterator[None]:
+    with jax.set_mesh(mesh):
+        if processes.count() > 1 and jax.default_backend() == "cpu":
+            _meet(mesh)
+        yield
+
+
+def _meet(mesh: Mesh) -> None:
+    """Gloo gives the members of a new group 30 s to meet, less than one may compile for longer; so they meet now."""
+    names = [name for name in MESH_AXES if mesh.shape[name] > 1]
+    for group in chain.from_iterable(combinations(names, count) for count in range(1, len(names) + 1)):
+
+        def total(group: tuple[str, ...] = group) -> jax.Array:
+            return jax.lax.psum(jax.lax.axis_index(group), group)
+
+        jax.jit(jax.shard_map(total, mesh=mesh, in_specs=(), out_specs=PartitionSpec(), check_vma=False))()
 
 
 def shardings(axes: Any, mesh: Mesh, *, at_rest: bool = True) -> Any:

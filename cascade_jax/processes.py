@@ -9,6 +9,9 @@ import contextlib
 import os
 import pickle
 import secrets
+import sys
+import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +21,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from cascade_jax.config import ConfigError
-from cascade_jax.peers import MISTAKE, LostPeer, Peers
+from cascade_jax.peers import GRACE, MISTAKE, LostPeer, Peers, ended_after
 
 T = TypeVar("T")
 
 HEARTBEAT_SECONDS = 30  # of JAX's own service; `Peers` sees a death at once
+JOIN_SECONDS = 120  # for all to come
 _PEERS: list[Peers] = []  # at most one, from `join` to `part`
 
 
@@ -50,7 +54,10 @@ def join(coordinator: str = "", processes: int = 0, process: int = -1) -> None:
     if found:
         found["cluster_detection_method"] = "deactivate"
     try:
-        jax.distributed.initialize(**found, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+        with ended_after(JOIN_SECONDS, f"The processes did not find each other within {JOIN_SECONDS} s."):
+            jax.distributed.initialize(
+                **found, initialization_timeout=2 * JOIN_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
+            )
         if count() > 1:
             _PEERS.append(_watch(coordinator.rpartition(":")[0]))
     except ValueError as error:
@@ -158,12 +165,17 @@ def joined(
     try:
         yield
     except mistakes:
-        _part(MISTAKE)
+        if _PEERS:
+            _part(MISTAKE)
+            time.sleep(2 * GRACE)  # the others end first: JAX aborts them when its service on process 0 shuts down
         raise
     except Exception:
-        for peers in _PEERS:
-            peers.settle()
-        raise
+        if not _PEERS:
+            raise
+        _PEERS[0].settle()
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)  # the same: a death without a word is what the others can end after in an orderly way
     else:
         barrier("the end")
         _part(0)

@@ -16,7 +16,7 @@ EPILOG = f"""The command is started again when it ends with exit code {RESTART} 
 or is killed by a signal. SIGTERM and Ctrl-C are passed on to it, and then it is not started again: the loop ends with
 {RESTART} after SIGTERM, so that whoever sent it can start the loop elsewhere. A step that is logged below the command's
 --workdir=FOLDER is progress: it sets the count of attempts and the wait back."""
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds; doubles with each attempt
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds; doubles with each attempt. The peers of a killed process end meanwhile.
 
 
 class Loop:

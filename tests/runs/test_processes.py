@@ -67,7 +67,7 @@ class Pair:
             for i in range(2)
         ]
 
-    def ends(self, timeout: float = 400) -> list[int]:
+    def ends(self, timeout: float = 900) -> list[int]:
         """Their exit codes."""
         deadline = time.monotonic() + timeout
         try:
@@ -77,7 +77,7 @@ class Pair:
                 process.kill()
 
     def until(self, stage: str, count: int) -> None:
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + 900
         while steps(self.workdir, stage) < count:
             ended = [p.poll() for p in self.processes]
             assert ended == [None, None], [said(output) for output in self.outputs]
@@ -109,7 +109,7 @@ def alone(launch, arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathF
     """One process with all eight devices."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
     process = launch("launch.run", *arguments, f"--workdir={workdir}", devices=8)
-    output, _ = process.communicate(timeout=400)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     return workdir
 
@@ -214,3 +214,46 @@ def test_they_find_each_other_in_slurm_and_exchange_what_they_have():
     for child in children:
         output, _ = child.communicate(timeout=120)
         assert child.returncode == 0 and "'of process 0'" in output, output
+
+
+TROUBLE = """
+import os, signal, sys, time
+import numpy as np
+from cascade_jax import processes
+trouble, port, index = sys.argv[1], sys.argv[2], int(sys.argv[3])
+first_time = not os.path.exists(f"been.{index}")
+open(f"been.{index}", "w").close()
+with processes.joined(f"127.0.0.1:{port}", 2, index):
+    processes.barrier("begun")
+    if first_time and trouble == f"kill {index}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if first_time and trouble == f"raise {index}":
+        raise RuntimeError("the disk is full")
+    if first_time:
+        time.sleep(60)  # host work: no collective notices that the peer is gone
+    print("sum", sum(processes.gather(index)), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("trouble", "codes"), [("kill 1", [0, 0]), ("kill 0", [0, 0]), ("raise 1", [75, 1])])
+def test_a_restart_loop_for_each_brings_both_back(tmp_path: Path, trouble: str, codes: list[int]):
+    """On the same port as before. An error is no reason to start again, but the peer's loop does not know of it yet."""
+    port, loop = str(free_port()), ["-m", "launch.restart", "--"] if codes == [0, 0] else ["-c", TROUBLE]
+    child = [sys.executable, "-c", TROUBLE] if codes == [0, 0] else []
+    loops = [
+        subprocess.Popen(
+            [sys.executable, *loop, *child, trouble, port, str(i)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    begun = time.monotonic()
+    outputs = [loop.communicate(timeout=150)[0] for loop in loops]
+    assert [loop.returncode for loop in loops] == codes, outputs
+    assert time.monotonic() - begun < 55, "the survivor waited for its own work to end"
+    if codes == [0, 0]:
+        assert all("sum 1" in output for output in outputs), outputs
