@@ -15,6 +15,7 @@ from collections.abc import Iterator
 MISTAKE, RESTART = 2, 75  # exit codes; EX_TEMPFAIL of sysexits.h: the same command, started again, goes on
 BEAT, SILENCE = 1.0, 60.0  # seconds
 GRACE = 0.5  # seconds for a process to say its own reason first
+LAST = 20.0  # seconds that process 0 waits for the others to be gone
 _ALIVE = 255  # any other byte is the exit code with which a peer leaves
 
 
@@ -44,11 +45,14 @@ class Peers:
 
     def __init__(self, connections: dict[int, socket.socket]) -> None:
         self._connections = connections
+        self._listening: list[threading.Thread] = []
         self._closed = threading.Event()
         self._ending = threading.Event()
         for process, connection in connections.items():
             connection.settimeout(SILENCE)
-            threading.Thread(target=self._listen, args=(process, connection), name="peer", daemon=True).start()
+            thread = threading.Thread(target=self._listen, args=(process, connection), name="peer", daemon=True)
+            thread.start()
+            self._listening.append(thread)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     @staticmethod
@@ -82,9 +86,15 @@ class Peers:
         return cls({0: connection})
 
     def close(self, code: int) -> None:
-        """Tell the others that this process leaves, and with which exit code; their ends are no news any more."""
+        """Tell the others that this process leaves, and with which exit code; their ends are no news any more.
+
+        Process 0 goes last: JAX aborts a process that is there when its service on process 0 shuts down.
+        """
         self._closed.set()
         self._send(code)
+        if 0 not in self._connections:
+            for thread in self._listening:
+                thread.join(timeout=LAST)
 
     def settle(self) -> None:
         """Wait for what an error may have been the first sign of: the process ends meanwhile if a peer is lost."""
@@ -100,12 +110,18 @@ class Peers:
         while not self._closed.wait(BEAT):
             self._send(_ALIVE)
 
+    def _leaves(self, heard: bytes) -> bool:
+        return heard == b"\0" or (heard != b"" and self._closed.is_set())
+
     def _listen(self, process: int, connection: socket.socket) -> None:
+        heard = b""
         try:
             while (heard := connection.recv(1)) == bytes([_ALIVE]):
                 pass
+            while self._leaves(heard) and connection.recv(1):
+                pass
         except OSError:  # closed in mid-air, or silent for too long
-            heard = b""
+            heard = heard if self._leaves(heard) else b""
         if heard == b"\0" or self._closed.is_set():
             return
         self._ending.set()

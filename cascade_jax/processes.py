@@ -10,7 +10,6 @@ import os
 import pickle
 import secrets
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from cascade_jax.config import ConfigError
-from cascade_jax.peers import GRACE, MISTAKE, LostPeer, Peers, ended_after
+from cascade_jax.peers import MISTAKE, LostPeer, Peers, ended_after
 
 T = TypeVar("T")
 
@@ -165,9 +164,7 @@ def joined(
     try:
         yield
     except mistakes:
-        if _PEERS:
-            _part(MISTAKE)
-            time.sleep(2 * GRACE)  # the others end first: JAX aborts them when its service on process 0 shuts down
+        _part(MISTAKE)
         raise
     except Exception:
         if not _PEERS:
@@ -178,9 +175,9 @@ def joined(
         os._exit(1)  # the same: a death without a word is what the others can end after in an orderly way
     else:
         barrier("the end")
-        _part(0)
-        if jax.distributed.is_initialized():
+        if not is_first():
             jax.distributed.shutdown()
+        _part(0)
 
 
 def _part(code: int) -> None:
