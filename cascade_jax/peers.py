@@ -5,7 +5,9 @@ is silent. Whoever sees either says so in one sentence and ends with the exit co
 """
 
 import contextlib
+import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
@@ -40,11 +42,25 @@ def ended_after(seconds: float, sentence: str) -> Iterator[None]:
         timer.cancel()
 
 
+def _on_abort(number: int) -> None:
+    said = "a peer was lost, or it crashed. Start all processes again to go on from the last checkpoint."
+    print(f"\nThis process ends because JAX aborted it: {said}", file=sys.stderr, flush=True)
+    os._exit(RESTART)
+
+
+# JAX aborts the others when process 0 dies, at the same moment as `Peers` sees it. Python's own handlers run too late.
+_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+_ON_ABORT = _HANDLER(_on_abort)
+
+
 class Peers:
     """Connections by number of the process at the other end."""
 
     def __init__(self, connections: dict[int, socket.socket]) -> None:
         self._connections = connections
+        libc = ctypes.CDLL(None)
+        libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, _HANDLER], ctypes.c_void_p
+        libc.signal(signal.SIGABRT, _ON_ABORT)
         self._listening: list[threading.Thread] = []
         self._closed = threading.Event()
         self._ending = threading.Event()
@@ -125,7 +141,7 @@ class Peers:
         if heard == b"\0" or self._closed.is_set():
             return
         self._ending.set()
-        time.sleep(GRACE)
+        time.sleep(GRACE if heard else 0)
         if not self._closed.is_set():
             self._end(process, heard[0] if heard else None)
 
