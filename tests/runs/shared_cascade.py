@@ -16,12 +16,14 @@ def get_config() -> ConfigDict:
     if_rl = {**stages["if_rl"], "steps": 3, "micro_batches": 1, "domains": domains}
     if_rl["rl"] = {**if_rl["rl"], "prompts": 8, "samples": 2}
     mopd = {**stages["mopd"], "steps": 2, "domains": domains}
+    mopd |= {"lora": {"rank": 2}, "export_hf": True}
     mopd["distill"] = {"prompts": 4, "samples": 2, "teachers": {"instruction": "best", "chat": "sft"}}
     config.name = "shared_cascade"
     config.order = ORDER
     del config.stages
     config.stages = ConfigDict(dict(zip(ORDER, (sft, if_rl, mopd), strict=True)))
     config.stages.if_rl.rl.kl_coef = 0.05  # so that groups without signal train too
+    config.stages.if_rl.rl.overlong = "penalty"  # for most of what a network without skill writes
     for stage in ORDER:
         config.stages[stage].checkpoint_every = 1
         config.stages[stage].sampling.max_tokens = 12

@@ -18,15 +18,13 @@ import pytest
 
 from cascade_jax.checkpoint import latest_step, load_model, save_model
 from cascade_jax.leaves import by_path
-from cascade_jax.model import presets
-from tests.model.conftest import random_weights
+from cascade_jax.model import apply, presets
 from tests.runs.conftest import ROOT
 from tests.runs.shared_cascade import ORDER
 
 CONFIG = "--config=tests/runs/shared_cascade.py"
 ENDS = "This process ends because "
-TINY = {"pattern": "*E", "width": 32, "heads": 2, "kv_heads": 2, "head_dim": 16}
-EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_width": 16, "shared_expert_width": 16}
+TINY = {"pattern": "*-", "width": 32, "heads": 2, "kv_heads": 2, "head_dim": 16, "mlp_width": 32}
 
 
 def free_port() -> int:
@@ -87,29 +85,35 @@ class Pair:
 def arguments(start: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """The shared cascade on top of a network so small that nearly all of the time is compilation."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    config = replace(presets.get("tiny"), **TINY, **EXPERTS)
-    params = jax.tree.map(jax.numpy.asarray, random_weights(config))
-    save_model(folder, config, params, tokenizer=start / "tokenizer.model")
+    config = replace(presets.get("tiny"), **TINY)
+    save_model(folder, config, apply.init(config, jax.random.key(0)), tokenizer=start / "tokenizer.model")
     return (CONFIG, "--config.model=", f"--config.checkpoint={folder}")
 
 
 @pytest.fixture(scope="module")
-def together(launch, arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    workdir = tmp_path_factory.mktemp("together") / "run"
-    pair = Pair(launch, workdir, *arguments)
-    assert pair.ends() == [0, 0], [said(output) for output in pair.outputs]
+def both(launch, arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of two processes with four devices each, and of one with all eight."""
+    folder = tmp_path_factory.mktemp("both")
+    together, alone, output = folder / "together", folder / "alone", folder / "alone.txt"
+    one = launch("launch.run", *arguments, f"--workdir={alone}", devices=8, output=output)
+    try:
+        pair = Pair(launch, together, *arguments)
+        assert pair.ends() == [0, 0], [said(output) for output in pair.outputs]
+        assert one.wait(timeout=900) == 0, output.read_text()
+    finally:
+        one.kill()
     assert "Done. Open" in said(pair.outputs[0]) and said(pair.outputs[1]) == ""  # process 0 speaks for both
-    return workdir
+    return together, alone
 
 
 @pytest.fixture(scope="module")
-def alone(launch, arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process with all eight devices."""
-    workdir = tmp_path_factory.mktemp("alone") / "run"
-    process = launch("launch.run", *arguments, f"--workdir={workdir}", devices=8)
-    output, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, output
-    return workdir
+def together(both: tuple[Path, Path]) -> Path:
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def alone(both: tuple[Path, Path]) -> Path:
+    return both[1]
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +169,8 @@ def test_what_was_broken_goes_on_with_the_same_bits(together: Path, broken: Path
     assert metrics(together, stage) == metrics(broken, stage)
     one, other = weights(together, stage), weights(broken, stage)
     assert all(np.array_equal(one[path], other[path]) for path in one)
+    if stage == "mopd":
+        assert len(list((broken / "stages" / stage / "hf").glob("*.safetensors"))) == 1
     for name in ("samples.jsonl", "eval.json"):
         files = [run / "stages" / stage / name for run in (together, broken)]
         assert files[0].read_bytes() == files[1].read_bytes(), name
