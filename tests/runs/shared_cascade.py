@@ -22,6 +22,7 @@ def get_config() -> ConfigDict:
     config.order = ORDER
     del config.stages
     config.stages = ConfigDict(dict(zip(ORDER, (sft, if_rl, mopd), strict=True)))
+    config.stages.sft.optimizer.update({"learning_rate": 0.03, "warmup_steps": 0})  # it learns to end an answer
     config.stages.if_rl.rl.kl_coef = 0.05  # so that groups without signal train too
     config.stages.if_rl.rl.overlong = "penalty"  # for most of what a network without skill writes
     for stage in ORDER:
