@@ -19,10 +19,11 @@ from cascade_jax.domains import with_judge
 from cascade_jax.evaluation import evaluate
 from cascade_jax.export import export_stage
 from cascade_jax.manifest import Manifest, StageRecord
-from cascade_jax.mesh import use
+from cascade_jax.mesh import on_all, use
 from cascade_jax.metrics import truncate_lines, write_tensorboard
 from cascade_jax.model import apply, lora
 from cascade_jax.optimizer import make_optimizer
+from cascade_jax.processes import any_of, is_first, of_first
 from cascade_jax.report import write_report
 from cascade_jax.rollout.engine import Engine, LocalEngine
 from cascade_jax.seeding import derive
@@ -51,15 +52,17 @@ def run_cascade(
     graph.check(config)
     with claimed(workdir, config), use(config.mesh):
         bench = _prepared(config, workdir)
-        manifests.write_json(workdir / "config.json", to_dict(config))
-        manifests.write_json(workdir / "versions.json", versions())
+        if is_first():
+            manifests.write_json(workdir / "config.json", to_dict(config))
+            manifests.write_json(workdir / "versions.json", versions())
         with with_judge(bench.domains, config.judge) as domains:
             bench = dataclasses.replace(bench, domains=domains)
             engine = engine or LocalEngine(
                 bench.model, bench.params, stop_ids=bench.chat.stop_ids, buckets=config.buckets
             )
-            run = _Run(config, workdir, bench, engine, on_event or (lambda event: None), stop_asked)
-            return _all_stages(run, manifests.read(workdir / "manifest.json") or _fresh_manifest(config))
+            emit = on_event if on_event and is_first() else lambda event: None
+            run = _Run(config, workdir, bench, engine, emit, lambda: any_of(stop_asked()))
+            return _all_stages(run, of_first(run.manifest) or _fresh_manifest(config))
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,12 @@ class _Run:
             return jax.tree.map(jnp.copy, self.bench.params)
         return load_model(self.final(stage))[1]
 
+    def manifest(self) -> Manifest | None:
+        return manifests.read(self.workdir / "manifest.json")
+
     def save(self, manifest: Manifest) -> Manifest:
-        manifests.write(self.workdir / "manifest.json", manifest)
+        if is_first():
+            manifests.write(self.workdir / "manifest.json", manifest)
         return manifest
 
 
@@ -99,14 +106,16 @@ def _all_stages(run: _Run, manifest: Manifest) -> Manifest:
         for name in run.config.order:
             if manifest.stages[name].status != "finished":
                 manifest = _one_stage(run, manifest, name)
-                write_report(run.workdir)
+                if is_first():
+                    write_report(run.workdir)
     except Stopped:
-        manifest = run.save(dataclasses.replace(manifests.read(run.workdir / "manifest.json"), status="stopped"))
+        manifest = run.save(dataclasses.replace(of_first(run.manifest), status="stopped"))
     else:
         manifest = run.save(dataclasses.replace(manifest, status="finished"))
-    write_tensorboard(run.workdir)
-    report = write_report(run.workdir)
-    run.emit(Event("finished", "", {"status": manifest.status, "report": str(report)}))
+    if is_first():
+        write_tensorboard(run.workdir)
+        report = write_report(run.workdir)
+        run.emit(Event("finished", "", {"status": manifest.status, "report": str(report)}))
     return manifest
 
 
@@ -117,11 +126,8 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     teachers = _choose_teachers(run, manifest, name)
     manifest = run.save(manifest.with_stage(name, status="running", teachers=teachers))
     state, context = _resume(run, record, name, teachers)
-    run.emit(
-        Event(
-            "stage", name, {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps}
-        )
-    )
+    about = {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps}
+    run.emit(Event("stage", name, about))
     try:
         state = STAGES[stage.kind](stage, state, context)
         params = lora.merge(state.params)
@@ -135,8 +141,8 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
         raise
     manifest = manifest.with_stage(name, status="finished", evaluation=results, seconds=time.perf_counter() - begun)
     run.save(manifest)
-    for step in run.final(name).parent.iterdir():  # the optimizer's moments are of no use any more
-        if step.name.isdigit():
+    for step in run.final(name).parent.iterdir() if is_first() else ():
+        if step.name.isdigit():  # the optimizer's moments are of no use any more
             shutil.rmtree(step)
     return manifest
 
@@ -145,7 +151,7 @@ def _export(run: _Run, record: StageRecord, name: str, params: Params) -> None:
     checkpoint = Path(run.config.checkpoint)
     source = checkpoint if run.config.checkpoint and is_hugging_face(checkpoint) else None
     parent = run.directory(record.parent) / "hf"
-    base = source if record.parent == graph.INIT else parent if parent.exists() else None
+    base = source if record.parent == graph.INIT else parent if of_first(parent.exists) else None
     refused = export_stage(run.directory(name), run.bench, params, source=source, base=base)
     if refused:
         run.emit(Event("note", name, {"text": refused}))
@@ -154,17 +160,17 @@ def _export(run: _Run, record: StageRecord, name: str, params: Params) -> None:
 def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any]) -> tuple[TrainState, Context]:
     """The stage's state, from its last checkpoint or from its parent, with its logs cut back to that step."""
     stage, directory = run.config.stages[name], run.directory(name)
-    directory.mkdir(parents=True, exist_ok=True)
+    of_first(lambda: directory.mkdir(parents=True, exist_ok=True))
     params = run.weights(record.parent)
     if stage.lora.rank > 0:
         params = apply.placed(run.bench.model, lora.add(params, stage.lora, seed=derive(run.config.seed, name, "lora")))
     frozen = lora.frozen(stage.lora)
     optimizer = make_optimizer(stage.optimizer, total_steps=stage.steps, frozen=frozen)
-    state, position = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32)), None
+    state, position = on_all(TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))), None
     step = latest_step(directory / "checkpoints")
     if step is not None:
         state, position = restore_state(directory / "checkpoints", step, state, frozen=frozen)
-    for log in ("metrics.jsonl", "samples.jsonl"):
+    for log in ("metrics.jsonl", "samples.jsonl") if is_first() else ():
         truncate_lines(directory / log, int(state.step))
     by_stage = {choice["stage"]: run.weights(choice["stage"]) for choice in teachers.values()}
     context = Context(
@@ -228,8 +234,9 @@ def _evaluate(run: _Run, name: str) -> dict[str, Any]:
         )
         if scores:
             results[split] = {domain: dataclasses.asdict(score) for domain, score in scores.items()}
-    run.directory(name).mkdir(parents=True, exist_ok=True)
-    manifests.write_json(run.directory(name) / "eval.json", {"results": results, "samples": examples})
+    if is_first():
+        run.directory(name).mkdir(parents=True, exist_ok=True)
+        manifests.write_json(run.directory(name) / "eval.json", {"results": results, "samples": examples})
     run.emit(Event("evaluation", name, {"results": results}))
     return results
 

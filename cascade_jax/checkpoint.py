@@ -22,6 +22,7 @@ from cascade_jax.model.convert import load_hf
 from cascade_jax.model.convert.carried import copy_side_files
 from cascade_jax.model.convert.load import read_config as read_hf_config
 from cascade_jax.model.convert.load import read_settings, runnable
+from cascade_jax.processes import is_first, of_first
 from cascade_jax.types import Params, TrainState
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
@@ -41,16 +42,20 @@ def save_state(
     """
     step = int(state.step)
     target = directory / str(step)
-    if not target.exists():
+    if not of_first(target.exists):
         ocp.save_checkpointables(
             target.absolute(), {"state": _as_dict(state, frozen), "position": {"json": json.dumps(position)}}
         )
-    for old in _steps(directory)[:-keep]:
+    for old in _steps(directory)[:-keep] if is_first() else ():
         shutil.rmtree(directory / str(old))
 
 
 def latest_step(directory: Path) -> int | None:
     """The newest whole checkpoint of a stage; leftovers of a killed write are removed."""
+    return of_first(lambda: _latest(directory))
+
+
+def _latest(directory: Path) -> int | None:
     if directory.exists():
         for entry in directory.iterdir():
             if entry.is_dir() and not entry.name.isdigit() and entry.name != "final":
@@ -81,14 +86,24 @@ def save_model(
 
     `tokenizer` is copied under its standard name, with the files beside it that belong to a model, or in `side_files`.
     """
-    with replaced(Path(path)) as fresh:
+    with _filled_by_all(Path(path)) as fresh:
         ocp.save(fresh / "params", params)
+        if not is_first():
+            return
         beside = side_files or (None if tokenizer is None else Path(tokenizer).parent)
         if beside is not None:
             copy_side_files(beside, fresh, settings=True)
         if tokenizer is not None:
             shutil.copyfile(tokenizer, fresh / f"tokenizer{Path(tokenizer).suffix}")
         (fresh / "config.json").write_text(json.dumps(asdict(config), indent=1))
+
+
+@contextlib.contextmanager
+def _filled_by_all(path: Path) -> Iterator[Path]:
+    """`replaced` by process 0; Orbax returns to each process when all have written."""
+    with contextlib.ExitStack() as stack:
+        yield of_first(lambda: stack.enter_context(replaced(path)))
+        of_first(stack.close)
 
 
 def load_model(path: Path, *, dtype: Any = None) -> tuple[ModelConfig, Params, Path | None]:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig
 from cascade_jax.data import sources
 from cascade_jax.data.chat import Chat
+from cascade_jax.processes import shared
 from cascade_jax.reward import VERIFIERS, Verdict, Verifier, judge_server, verify_groups
 from cascade_jax.reward.batch import rewards_of, split_like
 from cascade_jax.reward.judge import Judge
@@ -83,21 +84,31 @@ def fitting_prompts(
 def judge_groups(
     domains: Mapping[str, Domain], groups: Sequence[Group], *, seed: int
 ) -> tuple[Float[np.ndarray, "P G"], list[list[Verdict]]]:
-    """Training rewards (NaN where no verdict was had) and verdicts. Preferences are relative within their group."""
+    """Training rewards (NaN where no verdict was had) and verdicts. Preferences are relative within their group.
+
+    Every process judges its share of the groups and all get all verdicts.
+    """
     verdicts: list[list[Verdict]] = [[] for _ in groups]
     for name in sorted({group.prompt.domain for group in groups}):
         domain, mine = domains[name], [i for i, group in enumerate(groups) if group.prompt.domain == name]
-        if domain.kind == "preference":
-            _, found = preference_groups(domain.judge, [groups[i] for i in mine], seed=seed)
-        else:
-            _, found = verify_groups({domain.kind: domain.verifier}, [groups[i] for i in mine])
+        found = shared(lambda part, domain=domain: _judge(domain, part, seed), [groups[i] for i in mine])
         for i, verdict in zip(mine, found, strict=True):
             verdicts[i] = verdict
     return rewards_of(verdicts), verdicts
 
 
+def _judge(domain: Domain, groups: Sequence[Group], seed: int) -> list[list[Verdict]]:
+    if domain.kind == "preference":
+        return preference_groups(domain.judge, groups, seed=seed)[1]
+    return verify_groups({domain.kind: domain.verifier}, groups)[1]
+
+
 def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
     """Evaluation verdicts, absolute, so that checkpoints compare; of a preference, a win rate over its reference."""
+    return shared(lambda part: _score(domain, part), groups)
+
+
+def _score(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
     if domain.kind == "preference":
         items = [(g.prompt.row, sample, g.prompt.row.fields["reference"]) for g in groups for sample in g.samples]
         return split_like(groups, win_rates(domain.judge, items))

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float
 from cascade_jax.config import ModelConfig
 from cascade_jax.data.packing import pack, place
 from cascade_jax.logprob import token_logprobs
-from cascade_jax.mesh import batch_shares
+from cascade_jax.mesh import batch_shares, by_rows
 from cascade_jax.model import apply
+from cascade_jax.processes import on_host
 from cascade_jax.types import Batch, Params
 from cascade_jax.types import Sequence as Tokens
 
@@ -76,8 +77,8 @@ def _score(
     placements = place([len(sequence.ids) for sequence in sequences], length)
     passes = -(-max(row + 1 for row, _ in placements) // rows)
     batch = pack([Tokens(s.ids, s.trained) for s in sequences], length, rows=passes * rows)
-    parts = [forward(jax.tree.map(lambda a, i=i: a[i * rows : (i + 1) * rows], batch)) for i in range(passes)]
-    logprobs_BT = np.concatenate(jax.device_get(parts))
+    parts = [forward(by_rows(jax.tree.map(lambda a, i=i: a[i * rows : (i + 1) * rows], batch))) for i in range(passes)]
+    logprobs_BT = np.concatenate(on_host(parts))
     scored = []
     for sequence, (row, start) in zip(sequences, placements, strict=True):
         predicted = logprobs_BT[row, start : start + len(sequence.ids) - 1]

@@ -21,6 +21,7 @@ from cascade_jax.mesh import batch_shares
 from cascade_jax.model import apply, lora, presets
 from cascade_jax.model.convert.load import repaired
 from cascade_jax.model.convert.names import family
+from cascade_jax.processes import of_first
 from cascade_jax.rollout.episode import make_prompt
 from cascade_jax.types import Params
 
@@ -109,10 +110,14 @@ def _tokenizer_path(config: CascadeConfig, workdir: Path, model: ModelConfig, sh
             "set tokenizer=FILE."
         )
     trained = workdir / "tokenizer.model"
-    if not trained.exists():
-        fresh = trained.with_name("tokenizer.new.model")
-        train_tokenizer(fresh, seed=config.seed, vocab_size=model.vocab_size)
-        fresh.replace(trained)
+
+    def train() -> None:
+        if not trained.exists():
+            fresh = trained.with_name("tokenizer.new.model")
+            train_tokenizer(fresh, seed=config.seed, vocab_size=model.vocab_size)
+            fresh.replace(trained)
+
+    of_first(train)
     return trained
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_jax.config import CascadeConfig, ConfigError, to_dict
+from cascade_jax.processes import of_first
 
 OURS = {
     "config.json",
@@ -25,7 +26,17 @@ OURS = {
 
 @contextlib.contextmanager
 def claimed(workdir: Path, config: CascadeConfig) -> Iterator[None]:
-    """Hold the work directory. ConfigError where it belongs to another config, to something else, or to a live run."""
+    """Hold the work directory. ConfigError where it belongs to another config, to something else, or to a live run.
+
+    Process 0 holds it for all.
+    """
+    with contextlib.ExitStack() as stack:
+        of_first(lambda: stack.enter_context(_locked(workdir, config)))
+        yield
+
+
+@contextlib.contextmanager
+def _locked(workdir: Path, config: CascadeConfig) -> Iterator[None]:
     if workdir.exists() and not workdir.is_dir():
         raise ConfigError(f"--workdir={workdir} is a file; give a directory.")
     known = workdir / "config.json"

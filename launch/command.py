@@ -9,17 +9,21 @@ from absl import flags
 from ml_collections import config_flags
 
 from cascade_jax.config import CascadeConfig, ConfigError, build
+from cascade_jax.peers import MISTAKE, RESTART, LostPeer
 
 MISTAKES = (ConfigError, FileNotFoundError, flags.Error)
 
 
 def guarded(main: Callable[[], int]) -> None:
-    """Run `main` and exit: with its code, or with 2 and the sentence of a user's mistake."""
+    """Run `main` and exit: with its code, with 2 and the sentence of a user's mistake, 75 where a peer is missing."""
     try:
         code = main()
     except MISTAKES as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        code = 2
+        code = MISTAKE
+    except LostPeer as error:
+        print(f"error: {' '.join(str(error).split())} Start all of them again.", file=sys.stderr)
+        code = RESTART
     sys.exit(code)
 
 

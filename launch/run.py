@@ -1,16 +1,19 @@
 """Run a cascade, or go on with one: python -m launch.run --config=configs/tiny_cascade.py --workdir=runs/tiny."""
 
 import os
-import signal
 import sys
-from types import FrameType
+from contextlib import nullcontext
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import flags, logging
 
+from cascade_jax import processes
 from cascade_jax.cascade import run_cascade
-from launch.command import cascade_config, define_config, guarded, parse
+from cascade_jax.config import CascadeConfig
+from cascade_jax.peers import RESTART
+from launch.command import MISTAKES, cascade_config, define_config, guarded, parse
+from launch.preemption import StopOnSignal
 from launch.progress import Progress
 
 USAGE = """Run a cascade, or go on with one that was stopped.
@@ -20,32 +23,20 @@ USAGE = """Run a cascade, or go on with one that was stopped.
 --config=FILE.py     a Python file with get_config(); configs/ holds some to start from
 --config.X.Y=VALUE   any setting X.Y of that file, e.g. --config.seed=1 or --config.stages.sft.optimizer.clip_norm=0.5
 --workdir=FOLDER     where the run keeps everything; default: runs/NAME of the config
+--coordinator=HOST:PORT --processes=N --process=I
+                     one of N processes that share the work, and where number 0 of them listens; on TPU VMs, SLURM and
+                     Kubernetes they are found without
 --help               this text
 
 Settings, their defaults and what they mean: cascade_jax/config/run.py (a whole run) and stage.py (one stage).
-The same command goes on with a run that was stopped."""
+The same command goes on with a run that was stopped. Exit codes: 0 done, or stopped by Ctrl-C; 2 a mistake in what was
+given; 75 start me again (SIGTERM, maintenance, a lost process); launch.restart does."""
 
 CONFIG = define_config()
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run keeps everything; default: runs/NAME of the config.")
-
-
-class StopOnSignal:
-    """True once SIGTERM or Ctrl-C came. A second Ctrl-C ends the process at once; the last checkpoint stays good."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if not self.asked:
-            print("\nStopping after this step (Ctrl-C again: at once) ...", file=sys.stderr, flush=True)
-        self.asked = True
-
-    def __call__(self) -> bool:
-        return self.asked
+COORDINATOR = flags.DEFINE_string("coordinator", "", "HOST:PORT where process 0 listens.")
+PROCESSES = flags.DEFINE_integer("processes", 0, "How many processes share the work.")
+PROCESS = flags.DEFINE_integer("process", -1, "The number of this process, from 0.")
 
 
 def main() -> int:
@@ -56,16 +47,25 @@ def main() -> int:
     if left_over:
         raise flags.IllegalFlagValueError(f"{left_over[0]!r} is no argument; write settings as --config.NAME=VALUE.")
     logging.set_verbosity(logging.ERROR)
-    config = cascade_config(CONFIG)
+    with processes.joined(COORDINATOR.value, PROCESSES.value, PROCESS.value, mistakes=MISTAKES):
+        return train(cascade_config(CONFIG))
+
+
+def train(config: CascadeConfig) -> int:
+    """Run it to its end or to the next stop; the exit code."""
     workdir = WORKDIR.value or f"runs/{config.name}"
-    with Progress() as progress:
-        manifest = run_cascade(config, workdir, on_event=progress, stop_asked=StopOnSignal())
-    if manifest.status == "stopped":
+    stop = StopOnSignal()
+    with Progress() if processes.is_first() else nullcontext() as progress:
+        manifest = run_cascade(config, workdir, on_event=progress, stop_asked=stop)
+    stopped, preempted = manifest.status == "stopped", processes.any_of(stop.preempted)
+    if not processes.is_first():
+        pass  # process 0 speaks for all
+    elif stopped:
         command = " ".join(["python -m launch.run", *sys.argv[1:]])
         print(f"Stopped; everything is saved. The same command goes on from here: {command}")
     else:
         print(f"Done. Open {os.path.abspath(os.path.join(workdir, 'report.html'))}")
-    return 0
+    return RESTART if stopped and preempted else 0
 
 
 if __name__ == "__main__":

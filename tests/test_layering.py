@@ -13,7 +13,7 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.p
 
 # A module may import those of its own row and of the rows above it. A new module needs a place here.
 ROWS = (
-    ("types", "leaves", "config", "seeding", "graph", "manifest", "workdir", "folder"),
+    ("types", "leaves", "config", "seeding", "graph", "manifest", "workdir", "folder", "processes", "peers"),
     ("mesh",),
     ("model",),
     ("logprob",),

@@ -7,6 +7,7 @@ it goes through all rows in an order that is shuffled anew for each epoch. Posit
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,26 @@ def sft_batches(
     return PackedBatches(domains, weights, seed=seed, rows=rows, length=length)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Which sequences lie in which packed row, first-fit in their order."""
+
+    sequences: tuple[Tokens, ...]
+    row_of: tuple[int, ...]
+    rows: int
+    length: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sequence.ids) for sequence in self.sequences)
+
+    def batch(self, rows: slice = slice(None)) -> Batch:
+        """These rows of the batch and no others, as they lie in the whole one."""
+        wanted = range(self.rows)[rows]
+        inside = [s for s, row in zip(self.sequences, self.row_of, strict=True) if row in wanted]
+        return pack(inside, self.length, rows=len(wanted))
+
+
 class PackedBatches:
     """First-fit over the stream. Sequences without room wait for the next batch, at most `rows`: each will fit."""
 
@@ -103,6 +124,10 @@ class PackedBatches:
         return self
 
     def __next__(self) -> Batch:
+        return self.plan().batch()
+
+    def plan(self) -> Plan:
+        """The next batch, before its arrays are made: of several processes, each makes its own rows."""
         room, packed, waiting = [self._length] * self._rows, [], []
         queue = iter(self._waiting)
         while len(waiting) < self._rows and any(room):
@@ -113,9 +138,10 @@ class PackedBatches:
                 waiting.append(position)
             else:
                 room[row] -= len(sequence.ids)
-                packed.append(sequence)
+                packed.append((sequence, row))
         self._waiting = waiting
-        return pack(packed, self._length, rows=self._rows)
+        sequences, row_of = zip(*packed, strict=True)
+        return Plan(sequences, row_of, self._rows, self._length)
 
     def _sequence(self, position: Position) -> Tokens:
         domain, index = position

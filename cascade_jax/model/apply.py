@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.leaves import by_path, map_by_path
-from cascade_jax.mesh import BATCH_AXES, TOKENS, specs
+from cascade_jax.mesh import BATCH_AXES, TOKENS, put, specs
 from cascade_jax.model import axes
 from cascade_jax.model import cache as caches
 from cascade_jax.model.cache import Cache
@@ -149,7 +149,7 @@ def placed(config: ModelConfig, tree: Params, *, at_rest: bool = True) -> Params
     if mesh.size <= 1:
         return tree
     places = weight_specs(config, tree, at_rest=at_rest)
-    return jax.tree.map(lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), tree, places)
+    return jax.tree.map(lambda leaf, spec: put(leaf, NamedSharding(mesh, spec)), tree, places)
 
 
 def cast(config: ModelConfig, params: Params) -> Params:

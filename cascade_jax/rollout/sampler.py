@@ -17,6 +17,7 @@ from cascade_jax.logprob import filtered_logits, target_logprobs
 from cascade_jax.mesh import batch_shares
 from cascade_jax.model import apply
 from cascade_jax.model.cache import Cache, grow, repeat
+from cascade_jax.processes import on_host
 from cascade_jax.types import Params
 
 PREFILL_PROMPTS = 16  # at a time: bounds memory, and one program serves every number of prompts
@@ -72,7 +73,7 @@ def sample(
         top_k=top_k,
         stop_ids=stop_ids,
     )
-    ids_NB, logprobs_NB, lengths_B, stopped_B = jax.device_get(
+    ids_NB, logprobs_NB, lengths_B, stopped_B = on_host(
         (state.ids_NB, state.logprobs_NB, state.lengths_B, state.stopped_B)
     )
     return Drawn(

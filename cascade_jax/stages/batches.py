@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from cascade_jax.config import ModelConfig, SamplingConfig
 from cascade_jax.data.packing import pack
 from cascade_jax.logprob import token_logprobs
-from cascade_jax.mesh import batch_shares
+from cascade_jax.mesh import batch_shares, by_rows
 from cascade_jax.model import apply
 from cascade_jax.types import Batch, Group, Params, Sample, Sequence, Weighted
 
@@ -34,7 +34,7 @@ def sequence(
 def pack_rows(sequences: list[Sequence], length: int, *, micro_batches: int) -> Batch:
     """Packed rows, their number rounded up to a power of two: few shapes, so few compiled programs."""
     batch = pack(sequences, length)
-    return pack(sequences, length, rows=row_bucket(batch.ids_BT.shape[0], micro_batches))
+    return by_rows(pack(sequences, length, rows=row_bucket(batch.ids_BT.shape[0], micro_batches)))
 
 
 def row_bucket(rows: int, micro_batches: int) -> int:

@@ -14,6 +14,7 @@ from cascade_jax.config import ModelConfig, StageConfig
 from cascade_jax.data.chat import Chat
 from cascade_jax.domains import Domain
 from cascade_jax.metrics import MetricsLog, append_lines
+from cascade_jax.processes import is_first
 from cascade_jax.rollout.engine import Engine
 from cascade_jax.types import Group, Params, TrainState, Weighted
 
@@ -71,8 +72,9 @@ class Context:
         step = int(state.step)
         values = {name: float(value.mean) for name, value in metrics.items()}
         self.timer.mark("update")  # reading the metrics waited for the device
-        append_lines(self.directory / "samples.jsonl", [{"step": step, **sample} for sample in samples])
-        MetricsLog(self.directory / "metrics.jsonl").append(step, values, time=self.timer.seconds())
+        if is_first():
+            append_lines(self.directory / "samples.jsonl", [{"step": step, **sample} for sample in samples])
+            MetricsLog(self.directory / "metrics.jsonl").append(step, values, time=self.timer.seconds())
         self.emit(Event("step", self.name, {"step": step, "steps": self.stage.steps, "metrics": values}))
         stop = self.stop_asked()
         if stop or step % self.stage.checkpoint_every == 0 or step == self.stage.steps:

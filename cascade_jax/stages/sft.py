@@ -1,16 +1,19 @@
 """Supervised fine-tuning: packed demonstrations, loss on assistant tokens, optional expert balancing."""
 
+import functools
 from functools import partial
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from cascade_jax.config import ModelConfig, SamplingConfig, StageConfig
-from cascade_jax.data.pipeline import sft_batches
+from cascade_jax.data.pipeline import Plan, sft_batches
 from cascade_jax.data.rows import demonstration
 from cascade_jax.loss import sft_loss
+from cascade_jax.mesh import by_part
 from cascade_jax.seeding import derive
-from cascade_jax.stages.batches import forward, mean, with_expert_counts
+from cascade_jax.stages.batches import forward, with_expert_counts
 from cascade_jax.stages.context import Context, Event
 from cascade_jax.types import Batch, Params, Sequence, TrainState, Weighted
 from cascade_jax.update import make_update
@@ -30,12 +33,23 @@ def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
     if context.position is not None:
         stream.set_state(context.position)
     for _ in context.steps(state):
-        batch = next(stream)  # data
+        plan = stream.plan()  # data
+        batch = rows_here(plan)
         context.timer.mark("data")
         state, metrics = update(state, batch, micro_batches=stage.micro_batches)  # loss, update
-        filled = mean((batch.segments_BT > 0).ravel())
+        filled = Weighted(np.float64(plan.tokens), np.float64(plan.rows * plan.length))
         context.finish_step(state, {"packing": filled, **metrics}, position=stream.get_state(), samples=[])
     return state
+
+
+def rows_here(plan: Plan) -> Batch:
+    """The planned batch over the mesh in use; this process makes the arrays of the rows that its devices hold."""
+    shape, made = (plan.rows, plan.length), functools.cache(lambda start, stop: plan.batch(slice(start, stop)))
+
+    def field(name: str) -> Array:
+        return by_part(shape, lambda rows, tokens: getattr(made(rows.start, rows.stop), name)[:, tokens])
+
+    return Batch(*(field(name) for name in ("ids_BT", "segments_BT", "targets_BT", "mask_BT")))
 
 
 def render_rows(context: Context, domain: str) -> list[Sequence]:

@@ -19,21 +19,28 @@ MICRO = "--config=tests/runs/micro_cascade.py"
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.Popen]:
-    """launch(module, *arguments): `python -m module ...` as a person types it. Compiled programs are kept."""
+    """launch(module, *arguments): `python -m module ...` as a person types it. Compiled programs are kept.
+
+    devices: of this process; output: a file in place of a pipe.
+    """
     cache = tmp_path_factory.mktemp("compiled")
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        # These runs are about files and signals: they compile for longer than they compute.
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
 
-    def start(module: str, *arguments: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", module, *arguments]
+    def start(module: str, *arguments: str, devices: int = 1, output: Path | None = None) -> subprocess.Popen:
+        # These runs are about files and signals: they compile for longer than they compute.
+        flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
         return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env={**environment, "XLA_FLAGS": flags},
+            stdout=subprocess.PIPE if output is None else output.open("w"),
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     return start

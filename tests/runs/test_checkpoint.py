@@ -1,5 +1,10 @@
 """Checkpoints: what is written comes back, retention keeps the newest, and a torn write never counts."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +16,7 @@ from cascade_jax.config import ModelConfig
 from cascade_jax.model import apply
 from cascade_jax.types import TrainState
 
+ROOT = Path(__file__).parents[2]
 CONFIG = ModelConfig(vocab_size=16, width=8, pattern="*", head_dim=8)
 
 
@@ -72,3 +78,11 @@ def test_what_is_no_model_is_said(tmp_path):
     (tmp_path / "config.json").write_text('{"vocab_size": 16, "width": 8, "pattern": "?"}')
     with pytest.raises(ValueError, match="unknown letters"):
         load_model(tmp_path)
+
+
+def test_what_eight_devices_wrote_loads_on_four_two_and_one(tmp_path):
+    command = [sys.executable, "-m", "tests.runs.other_meshes", str(tmp_path)]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    child = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == ["4", "2", "1"]
