@@ -22,6 +22,7 @@ from cascade_jax.manifest import Manifest, StageRecord
 from cascade_jax.mesh import on_all, use
 from cascade_jax.metrics import truncate_lines, write_tensorboard
 from cascade_jax.model import apply, lora
+from cascade_jax.offload import to_host
 from cascade_jax.optimizer import make_optimizer
 from cascade_jax.processes import any_of, is_first, of_first
 from cascade_jax.report import write_report
@@ -62,7 +63,7 @@ def run_cascade(
             )
             emit = on_event if on_event and is_first() else lambda event: None
             run = _Run(config, workdir, bench, engine, emit, lambda: any_of(stop_asked()))
-            return _all_stages(run, of_first(run.manifest) or _fresh_manifest(config))
+            return _all_stages(run, of_first(run.manifest) or manifests.fresh(config))
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,10 @@ class _Run:
 
     def manifest(self) -> Manifest | None:
         return manifests.read(self.workdir / "manifest.json")
+
+    def frozen_weights(self, stage: str) -> Params:
+        """Those of a teacher or a reference, as layers read them, in the host's memory until they score."""
+        return to_host(apply.cast(self.bench.model, self.weights(stage)))
 
     def save(self, manifest: Manifest) -> Manifest:
         if is_first():
@@ -172,7 +177,9 @@ def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any])
         state, position = restore_state(directory / "checkpoints", step, state, frozen=frozen)
     for log in ("metrics.jsonl", "samples.jsonl") if is_first() else ():
         truncate_lines(directory / log, int(state.step))
-    by_stage = {choice["stage"]: run.weights(choice["stage"]) for choice in teachers.values()}
+    if stage.optimizer.offload:
+        state = dataclasses.replace(state, optimizer_state=to_host(state.optimizer_state))
+    by_stage = {choice["stage"]: run.frozen_weights(choice["stage"]) for choice in teachers.values()}
     context = Context(
         name=name,
         stage=stage,
@@ -189,7 +196,7 @@ def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any])
         emit=run.emit,
         stop_asked=run.stop_asked,
         teachers={domain: by_stage[choice["stage"]] for domain, choice in teachers.items()},
-        reference=run.weights(record.parent) if stage.kind == "rl" and stage.rl.kl_coef > 0 else None,
+        reference=run.frozen_weights(record.parent) if stage.kind == "rl" and stage.rl.kl_coef > 0 else None,
     )
     return state, context
 
@@ -239,17 +246,6 @@ def _evaluate(run: _Run, name: str) -> dict[str, Any]:
         manifests.write_json(run.directory(name) / "eval.json", {"results": results, "samples": examples})
     run.emit(Event("evaluation", name, {"results": results}))
     return results
-
-
-def _fresh_manifest(config: CascadeConfig) -> Manifest:
-    parent = graph.parents(config)
-    return Manifest(
-        config.name,
-        stages={
-            name: StageRecord(stage.kind, parent[name], stage.steps, dict(stage.domains), stage.side_branch)
-            for name, stage in ((name, config.stages[name]) for name in config.order)
-        },
-    )
 
 
 def _prepared(config: CascadeConfig, workdir: Path) -> Workbench:

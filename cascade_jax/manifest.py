@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cascade_jax import graph
+from cascade_jax.config import CascadeConfig
+
 
 @dataclass(frozen=True)
 class StageRecord:
@@ -59,3 +62,15 @@ def write_json(path: Path, values: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)
+
+
+def fresh(config: CascadeConfig) -> Manifest:
+    """Of a run that has not begun."""
+    parent = graph.parents(config)
+    return Manifest(
+        config.name,
+        stages={
+            name: StageRecord(stage.kind, parent[name], stage.steps, dict(stage.domains), stage.side_branch)
+            for name, stage in ((name, config.stages[name]) for name in config.order)
+        },
+    )

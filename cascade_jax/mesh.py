@@ -19,6 +19,8 @@ MESH_AXES = ("slice", "data", "fsdp", "expert", "tensor", "context")
 # Rows of a batch are split by all of these, the tokens of a row by `context`.
 BATCH_AXES = ("slice", "data", "fsdp", "expert")
 TOKENS = PartitionSpec(BATCH_AXES, "context")  # of anything (B, T, ...)
+# Rollouts grow token by token, so that `context` has rows of its own there.
+ROLLOUT_AXES = (*BATCH_AXES, "context")
 
 # What the modules call the dimensions of their weights -> the mesh axes that split them (None: nothing does).
 # `slice` and `data` split activations, never weights; `context` splits weights at rest, as `fsdp` does.
@@ -126,10 +128,10 @@ def on_all(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: put(leaf, whole) if leaf.is_fully_addressable else leaf, tree)
 
 
-def batch_shares() -> int:
+def batch_shares(axes: tuple[str, ...] = BATCH_AXES) -> int:
     """Into how many parts the mesh (jax.set_mesh) splits the rows of a batch; their number must be a multiple."""
     shape = jax.sharding.get_abstract_mesh().shape
-    return math.prod(shape[axis] for axis in BATCH_AXES if axis in shape)
+    return math.prod(shape[axis] for axis in axes if axis in shape)
 
 
 def _is_spec(node: Any) -> bool:

@@ -12,6 +12,7 @@ from cascade_jax.data.packing import pack, place
 from cascade_jax.logprob import token_logprobs
 from cascade_jax.mesh import batch_shares, by_rows
 from cascade_jax.model import apply
+from cascade_jax.offload import to_device
 from cascade_jax.processes import on_host
 from cascade_jax.types import Batch, Params
 from cascade_jax.types import Sequence as Tokens
@@ -49,23 +50,27 @@ def score(
 ) -> list[np.ndarray]:
     """For each sequence, (T,) float32 log-probs of its tokens given those before, under the one teacher of its domain.
 
-    The first token follows nothing and gets 0. Domains that share their teacher's params are packed together. Every
-    pass takes `rows` rows of `length` tokens, so one program serves all teachers and all calls. ValueError where a
-    domain has no teacher or a sequence is longer than `length`.
+    The first token follows nothing and gets 0. Domains that share their teacher's params are packed together, and what
+    was sampled twice is scored once. Every pass takes `rows` rows of `length` tokens, so one program serves all
+    teachers and all calls; teachers in the host's memory are on the devices one at a time, and only here. ValueError
+    where a domain has no teacher or a sequence is longer than `length`.
     """
     unknown = sorted(set(domains) - set(teachers))
     if unknown:
         raise ValueError(f"The domains {unknown} have no teacher, only {sorted(teachers)} have; name one for each.")
-    shared: dict[int, tuple[Params, list[int]]] = {}
+    shared: dict[int, tuple[Params, dict[bytes, list[int]]]] = {}
     for index, domain in enumerate(domains):
         params = teachers[domain]
-        shared.setdefault(id(params), (params, []))[1].append(index)
+        same = shared.setdefault(id(params), (params, {}))[1]
+        same.setdefault(np.asarray(sequences[index].ids, np.int32).tobytes(), []).append(index)
     forward = partial(teacher_logprobs, config, temperature=temperature, top_p=top_p, top_k=top_k)
     scored: list[np.ndarray] = [np.zeros(0, np.float32)] * len(sequences)
-    for params, indices in shared.values():
-        mine = [sequences[index] for index in indices]
-        for index, logprobs in zip(indices, _score(partial(forward, params), mine, length, rows), strict=True):
-            scored[index] = logprobs
+    for params, same in shared.values():
+        mine = [sequences[indices[0]] for indices in same.values()]
+        found = _score(partial(forward, to_device(params)), mine, length, rows)
+        for indices, logprobs in zip(same.values(), found, strict=True):
+            for index in indices:
+                scored[index] = logprobs
     return scored
 
 

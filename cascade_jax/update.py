@@ -36,7 +36,8 @@ def make_update(
 
     The gradient is that of sum(totals) / sum(weights) over the whole batch, whatever `micro_batches`; ValueError where
     the rows do not divide by it. `frozen` is asked for each leaf's path ("layers/3/mixer/up"): True = it never changes;
-    no gradient is computed for it, and an optimizer made with the same `frozen` keeps no state for it.
+    no gradient is computed for it, and an optimizer made with the same `frozen` keeps no state for it. With
+    `config.offload` the moments come from and go to the memory of the host.
     A step whose gradient is not finite leaves params and optimizer as they were and counts in `nonfinite_steps`. Where
     the loss gives `expert_counts` (total: (layers, E)), the routers' biases move by `config.router_bias_rate`.
     Metrics: those of the loss, `loss`, `grad_norm` (before the clip), `nonfinite_steps`.
@@ -52,7 +53,8 @@ def make_update(
         finite = jnp.isfinite(norm)
         # An optimizer takes a whole tree; of the zeros for what rests, nothing is left once it is compiled.
         whole = map_by_path(lambda path, leaf: gradient.get(path, jnp.zeros_like(leaf)), state.params)
-        changes, optimizer_state = optimizer.update(whole, state.optimizer_state, state.params)
+        moments = _in(jax.memory.Space.Device, state.optimizer_state) if config.offload else state.optimizer_state
+        changes, optimizer_state = optimizer.update(whole, moments, state.params)
         changes = {path: change for path, change in by_path(changes).items() if path in moving}
         params = with_leaves(state.params, optax.apply_updates(moving, changes))
         counts = metrics.pop("expert_counts", None)
@@ -61,8 +63,10 @@ def make_update(
         params, optimizer_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
             (params, optimizer_state),
-            (state.params, state.optimizer_state),
+            (state.params, moments),
         )
+        if config.offload:
+            optimizer_state = _in(jax.memory.Space.Host, optimizer_state)
         one = jnp.ones((), jnp.float32)
         metrics["loss"] = terms[0] if len(terms) == 1 else Weighted(sum(term.mean for term in terms), one)
         metrics["grad_norm"] = Weighted(norm, one)
@@ -70,6 +74,10 @@ def make_update(
         return TrainState(params, optimizer_state, state.step + 1), metrics
 
     return update
+
+
+def _in(space: jax.memory.Space, tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, space) if leaf.ndim else leaf, tree)
 
 
 def _gradient(

@@ -1,5 +1,6 @@
 """Everything that a run needs before its first step: network, tokenizer, chat format, domains."""
 
+import dataclasses
 import importlib.metadata
 import platform
 from collections.abc import Mapping
@@ -55,6 +56,7 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
     _check_lengths(config)
     _check_rows(config)
     model, params, shipped = _network(config)
+    model = model if config.remat == "auto" else dataclasses.replace(model, remat=config.remat)
     for stage in config.stages.values():
         if stage.lora.rank > 0:
             lora.targets(params, stage.lora)

@@ -96,6 +96,7 @@ def plan_of(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     chip = CHIPS[machine.kind]
+    model = model if config.remat == "auto" else dataclasses.replace(model, remat=config.remat)
     config = dataclasses.replace(config, mesh=fitting(config.mesh, machine))
     console.print(f"[bold]{name}[/bold]: {machine.chips} chips, mesh {shown(config.mesh)}")
     times = [stage_time(config, model, stage, chip, machine.devices, decoded=DECODED.value) for stage in stages]

@@ -13,7 +13,7 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.p
 
 # A module may import those of its own row and of the rows above it. A new module needs a place here.
 ROWS = (
-    ("types", "leaves", "config", "seeding", "graph", "manifest", "workdir", "folder", "processes", "peers"),
+    ("types", "leaves", "config", "seeding", "graph", "manifest", "workdir", "folder", "offload", "processes", "peers"),
     ("mesh",),
     ("model",),
     ("logprob",),
@@ -24,7 +24,7 @@ ROWS = (
     ("optimizer", "update", "checkpoint", "metrics"),
     ("stages",),
     ("evaluation",),
-    ("workbench", "export", "cascade", "report", "conformance"),
+    ("workbench", "export", "cascade", "report", "conformance", "plan"),
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}
 

@@ -93,6 +93,8 @@ class CascadeConfig:
     evaluation: EvalConfig = EvalConfig()
     judge: JudgeConfig = JudgeConfig()
     mesh: MeshConfig = MeshConfig()
+    # What gradients compute again instead of keeping it, as ModelConfig says it; auto: what the network says.
+    remat: Literal["auto", "none", "layer", "unit"] = "auto"
 
     def __post_init__(self) -> None:
         missing = sorted(set(self.stages) ^ set(self.order))

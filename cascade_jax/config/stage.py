@@ -33,6 +33,7 @@ class OptimizerConfig:
     clip_norm: float = 1.0
     freeze_router: bool = False  # router weights only; the correction bias has its own rate
     router_bias_rate: float = 0.0  # loss-free balancing: bias += rate * sign(mean load - load)
+    offload: bool = False  # moments lie in the host's memory between steps: less of the device's, slower steps
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, f"learning_rate={self.learning_rate} must be positive.")

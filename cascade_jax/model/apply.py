@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.leaves import by_path, map_by_path
-from cascade_jax.mesh import BATCH_AXES, TOKENS, put, specs
+from cascade_jax.mesh import BATCH_AXES, ROLLOUT_AXES, TOKENS, put, specs
 from cascade_jax.model import axes
 from cascade_jax.model import cache as caches
 from cascade_jax.model.cache import Cache
@@ -194,22 +194,21 @@ def prefill(
         last, cache = model.extend(*given)
         return model.logits(last), cache
 
-    # Rows as in training; keys, values and states go with their heads. `context` has no part in this.
-    by_row = PartitionSpec(BATCH_AXES)
+    by_row = PartitionSpec(ROLLOUT_AXES)
     places = cache_specs(cache)
-    in_specs, out_specs = (by_row, by_row, places), (PartitionSpec(BATCH_AXES, "tensor"), places)
+    in_specs, out_specs = (by_row, by_row, places), (PartitionSpec(ROLLOUT_AXES, "tensor"), places)
     given = (ids_BT, lengths_B, cache)
     return over_mesh(run, config, params, *given, in_specs=in_specs, out_specs=out_specs, at_rest=False)
 
 
 def cache_specs(cache: Cache) -> Cache:
-    """A PartitionSpec for every array of a cache."""
-    return Cache(jax.tree.map(_cache_spec, cache.layers), PartitionSpec(BATCH_AXES))
+    """A PartitionSpec for every array of a cache: by rows, and by the heads of keys, values and states."""
+    return Cache(jax.tree.map(_cache_spec, cache.layers), PartitionSpec(ROLLOUT_AXES))
 
 
 def _cache_spec(leaf: Array) -> PartitionSpec:
     convolution = leaf.ndim == 3  # (B, W, channels), where all others have heads after the rows
-    return PartitionSpec(BATCH_AXES, None, "tensor") if convolution else PartitionSpec(BATCH_AXES, "tensor")
+    return PartitionSpec(ROLLOUT_AXES, None, "tensor") if convolution else PartitionSpec(ROLLOUT_AXES, "tensor")
 
 
 def decode(

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cascade_jax.config import CascadeConfig, ModelConfig, StageConfig
 from cascade_jax.leaves import by_path, map_by_path
-from cascade_jax.mesh import BATCH_AXES, TOKENS, batch_shares
+from cascade_jax.mesh import ROLLOUT_AXES, TOKENS, batch_shares
 from cascade_jax.model import apply, lora
 from cascade_jax.optimizer import make_optimizer
 from cascade_jax.rollout import sampler
@@ -45,7 +45,7 @@ def steps(config: CascadeConfig, model: ModelConfig, name: str, mesh: Mesh, *, d
     """
     stage = config.stages[name]
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        shares = batch_shares()
+        shares, rollouts = batch_shares(), batch_shares(ROLLOUT_AXES)
     count = rows(stage, shares)
     update = partial(_update, model, stage, mesh, count)
     yield Step(name, "update", count, stage.length, stage.micro_batches, update)
@@ -56,9 +56,9 @@ def steps(config: CascadeConfig, model: ModelConfig, name: str, mesh: Mesh, *, d
         teacher = partial(_teacher, model, stage, mesh, at_once)
         yield Step(name, "teacher", at_once, stage.length, 1, teacher)
     longest, capacity = max(config.buckets), max(config.buckets) + stage.sampling.max_tokens
-    prompts = -(-sampler.PREFILL_PROMPTS // shares) * shares
+    prompts = -(-sampler.PREFILL_PROMPTS // rollouts) * rollouts
     yield Step(name, "prefill", prompts, longest, 1, partial(_prefill, model, mesh, prompts, longest))
-    many = decoded * shares
+    many = decoded * rollouts
     yield Step(name, "decode", many, capacity, 1, partial(_decode, model, stage, mesh, many, capacity))
 
 
@@ -93,7 +93,7 @@ def _teacher(model: ModelConfig, stage: StageConfig, mesh: Mesh, rows: int) -> j
 
 def _prefill(model: ModelConfig, mesh: Mesh, rows: int, length: int) -> jax.stages.Lowered:
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        by_row = PartitionSpec(BATCH_AXES)
+        by_row = PartitionSpec(ROLLOUT_AXES)
         ids = _array(mesh, (rows, length), jnp.int32, by_row)
         return sampler.prefill.lower(model, _serving(model, mesh), ids, _array(mesh, (rows,), jnp.int32, by_row))
 
@@ -101,7 +101,7 @@ def _prefill(model: ModelConfig, mesh: Mesh, rows: int, length: int) -> jax.stag
 def _decode(model: ModelConfig, stage: StageConfig, mesh: Mesh, rows: int, capacity: int) -> jax.stages.Lowered:
     """The whole loop, whose body is one token for every row."""
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        by_row = PartitionSpec(BATCH_AXES)
+        by_row = PartitionSpec(ROLLOUT_AXES)
         cache = jax.eval_shape(lambda: apply.empty_cache(model, rows, capacity))
         cache = jax.tree.map(lambda leaf, spec: _placed(leaf, mesh, spec), cache, apply.cache_specs(cache))
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from cascade_jax.config import ModelConfig, SamplingConfig
-from cascade_jax.mesh import batch_shares
+from cascade_jax.mesh import ROLLOUT_AXES, batch_shares
 from cascade_jax.model import apply
 from cascade_jax.rollout.sampler import Drawn, sample
 from cascade_jax.types import Group, Params, Prompt, Sample
@@ -62,7 +62,8 @@ class LocalEngine:
         self._check(prompts)
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
         size = min(_power_of_two(len(prompts)), max(1, self.batch // samples_per_prompt))
-        size = -(-size // batch_shares()) * batch_shares()
+        shares = batch_shares(ROLLOUT_AXES)
+        size = -(-size // shares) * shares
         parts = [order[start : start + size] for start in range(0, len(order), size)]
         groups: dict[int, Group] = {}
         for part in parts:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.logprob import filtered_logits, target_logprobs
-from cascade_jax.mesh import batch_shares
+from cascade_jax.mesh import ROLLOUT_AXES, batch_shares
 from cascade_jax.model import apply
 from cascade_jax.model.cache import Cache, grow, repeat
 from cascade_jax.processes import on_host
@@ -54,7 +54,8 @@ def sample(
     """
     prompts, bucket = ids_PT.shape
     G = samples_per_prompt
-    at_once = -(-PREFILL_PROMPTS // batch_shares()) * batch_shares()
+    shares = batch_shares(ROLLOUT_AXES)
+    at_once = -(-PREFILL_PROMPTS // shares) * shares
     caches = [
         prefill(config, params, ids_PT[start : start + at_once], lengths_P[start : start + at_once])
         for start in range(0, prompts, at_once)

@@ -10,6 +10,7 @@ import pytest
 
 from cascade_jax.config import OptimizerConfig
 from cascade_jax.loss import grpo_loss
+from cascade_jax.offload import to_host
 from cascade_jax.optimizer import make_optimizer
 from cascade_jax.types import TrainState, Weighted
 from cascade_jax.update import make_update
@@ -241,3 +242,26 @@ def test_a_bad_gradient_leaves_the_correction_bias_too():
     state, metrics = make_update(config, loss, optimizer)(state, {"counts": jnp.array([[[4, 0, 2], [1, 0, 1]]])})
     assert metrics["nonfinite_steps"].total == 1
     assert all((layer["mixer"]["router_bias"] == 0).all() for layer in state.params["layers"].values())
+
+
+def test_moments_in_the_memory_of_the_host_change_nothing():
+    """Two steps with the same bits; between them the moments lie with the host, the counters with the device."""
+
+    def loss(params, batch):
+        return Weighted(((batch @ params["w"]) ** 2).sum(), jnp.float32(batch.shape[0])), {}
+
+    batch = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    states = {}
+    for offload in (False, True):
+        config = OptimizerConfig(learning_rate=0.1, offload=offload)
+        optimizer = make_optimizer(config, total_steps=3)
+        update = make_update(config, loss, optimizer)
+        params = {"w": jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)}
+        moments = optimizer.init(params)
+        state = TrainState(params, to_host(moments) if offload else moments, jnp.zeros((), jnp.int32))
+        for _ in range(2):
+            state, _ = update(state, batch)
+        states[offload] = state
+    kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(states[True].optimizer_state) if leaf.ndim}
+    assert kinds == {"pinned_host"}
+    jax.tree.map(np.testing.assert_array_equal, states[False], states[True])

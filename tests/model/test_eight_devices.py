@@ -1,4 +1,4 @@
-"""Experts, and rows, that are split among devices: their tests run in a process that has eight of them."""
+"""Experts, rows and rollouts that are split among devices: their tests run in a process that has eight of them."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
 
-@pytest.mark.parametrize("name", ["context", "exchange"])
+@pytest.mark.parametrize("name", ["context", "exchange", "rollout"])
 def test_on_eight_devices(name: str) -> None:
     tests = Path(__file__).with_name(f"{name}_on_eight_devices.py")
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS}
