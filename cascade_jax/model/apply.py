@@ -105,7 +105,7 @@ def _aux(config: ModelConfig, routed: Routed | None, *, expert_ids: bool) -> Aux
         return Aux(jnp.zeros((0, config.experts)), Weighted(zero, zero), None)
     counts = axes.total(routed.counts_E, *BATCH_AXES, "context")
     balance = Weighted(routed.balance.total.sum(), routed.balance.weight[0])  # of the same sequences in every layer
-    return Aux(counts, axes.total(balance, *BATCH_AXES), routed.ids if expert_ids else None)
+    return Aux(counts, axes.total(balance, *BATCH_AXES, "context"), routed.ids if expert_ids else None)
 
 
 def logits(config: ModelConfig, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.model import axes
@@ -52,7 +52,8 @@ def sequence_balance(
     """Sum over sequences of E * sum_e f_e P_e, and the number of sequences (DeepSeek-V3, arXiv 2412.19437, eq. 17-20).
 
     P_e is the mean share of expert e in a sequence's scores; f_e the fraction of its top-k places that e takes, where
-    the top-k is of the scores without the correction bias. Gradients go through P alone.
+    the top-k is of the scores without the correction bias. Gradients go through P alone. Where the tokens of a row are
+    split among devices, this is the part of those that are here.
     """
     B, T, E = scores_BTE.shape
     live = segments_BT > 0
@@ -63,9 +64,32 @@ def sequence_balance(
     sums = jnp.concatenate([jnp.zeros((B, 1, E)), jnp.cumsum(taken, axis=1)], axis=1)
     counts = jnp.take_along_axis(sums, ends[..., None], 1) - jnp.take_along_axis(sums, starts[..., None], 1)
     lengths = (ends - starts).astype(jnp.float32)
-    per_token = E * (counts * shares).sum(-1) / (experts_per_token * lengths**2)
     first = live & (starts == jnp.arange(T))
+    if axes.size("context") > 1:
+        counts, lengths, first = _over_edges(counts, lengths, first, segments_BT)
+    per_token = E * (counts * shares).sum(-1) / (experts_per_token * lengths**2)
     return Weighted(jnp.where(live, per_token, 0.0).sum(), first.sum().astype(jnp.float32))
+
+
+def _over_edges(
+    counts_BTE: Float[Array, "B T E"],
+    lengths_BT: Float[Array, "B T"],
+    first_BT: Bool[Array, "B T"],
+    segments_BT: Int[Array, "B T"],
+) -> tuple[Float[Array, "B T E"], Float[Array, "B T"], Bool[Array, "B T"]]:
+    """The same of whole sequences, where they were of a shard: just its first and its last reach over its edges."""
+    edges = jnp.array([0, -1])
+    ids = segments_BT[:, edges]
+    sums = jnp.concatenate([counts_BTE, lengths_BT[..., None]], axis=-1)
+    once = jnp.stack([ids[:, 0] != ids[:, 1], jnp.ones_like(ids[:, 0], bool)], axis=1)  # one sequence, at both edges
+    all_ids, all_sums = jax.lax.all_gather((ids, sums[:, edges] * once[..., None]), "context")
+    for edge in range(2):
+        same = all_ids == ids[:, edge, None]
+        total = (same[..., None] * all_sums).sum((0, 2))
+        sums = jnp.where((segments_BT == ids[:, edge, None])[..., None], total[:, None], sums)
+    before = jnp.arange(all_ids.shape[0])[:, None] < axes.index("context")
+    begun = (before & (all_ids[..., 1] == ids[:, 0])).any(0)
+    return sums[..., :-1], sums[..., -1], first_BT.at[:, 0].set(first_BT[:, 0] & ~begun)
 
 
 class Routed(NamedTuple):
@@ -80,13 +104,12 @@ class Routed(NamedTuple):
 
 
 def report(config: ModelConfig, routing: Routing, segments_BT: Int[Array, "B T"]) -> Routed:
-    """Sequences reach over the shares of `context`, so each of these looks at whole rows: E numbers a token."""
+    """Out of the router's choice."""
     E, k = config.experts, config.experts_per_token
     ids = routing.ids_Nk.reshape(*segments_BT.shape, k)
     chosen = jax.nn.one_hot(ids, E) * (segments_BT > 0)[..., None, None]
-    scores = axes.whole(routing.scores_NE.reshape(*segments_BT.shape, E), "context", dim=1)
-    segments = axes.whole(segments_BT, "context", dim=1)
-    return Routed(chosen.sum((0, 1, 2)), sequence_balance(scores, segments, experts_per_token=k), ids)
+    scores = routing.scores_NE.reshape(*segments_BT.shape, E)
+    return Routed(chosen.sum((0, 1, 2)), sequence_balance(scores, segments_BT, experts_per_token=k), ids)
 
 
 class MoE(nnx.Module):
