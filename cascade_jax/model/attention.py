@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from cascade_jax.config import ModelConfig
 from cascade_jax.model import axes
 from cascade_jax.model.cache import KeyValue
-from cascade_jax.model.linear import constant, exact, normal, project
+from cascade_jax.model.linear import constant, exact, normal, project, project_each
 from cascade_jax.model.norm import rms_norm
 from cascade_jax.model.ring import ring_attention
 
@@ -121,8 +121,7 @@ class Attention(nnx.Module):
     def _project(self, x: Array, positions: Array) -> tuple[Array, Array, Array]:
         c = self.config
 
-        def heads(weight: nnx.Param, bias: nnx.Param | None, norm: nnx.Param | None, *, turn: bool) -> Array:
-            y = project(x, weight[...])
+        def heads(y: Array, bias: nnx.Param | None, norm: nnx.Param | None, *, turn: bool) -> Array:
             if bias is not None:
                 y = y + bias[...].astype(y.dtype)
             y = y.reshape(*x.shape[:2], -1, c.head_dim)
@@ -130,9 +129,10 @@ class Attention(nnx.Module):
                 y = rms_norm(y, norm[...], eps=c.norm_eps)
             return rotate(y, positions, c.rope_theta) if turn and c.rope_theta is not None else y
 
-        q = heads(self.q_proj, self.q_bias, self.q_norm, turn=True)
-        k = heads(self.k_proj, self.k_bias, self.k_norm, turn=True)
-        return q, k, heads(self.v_proj, self.v_bias, None, turn=False)
+        q, k, v = project_each(x, (self.q_proj, self.k_proj, self.v_proj))
+        q = heads(q, self.q_bias, self.q_norm, turn=True)
+        k = heads(k, self.k_bias, self.k_norm, turn=True)
+        return q, k, heads(v, self.v_bias, None, turn=False)
 
     def _output(self, out: Array) -> Array:
         y = axes.total(project(out.reshape(*out.shape[:2], -1), self.o_proj[...]), "tensor")

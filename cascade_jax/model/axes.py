@@ -5,6 +5,7 @@ Outside of shard_map every axis has size 1 and nothing here does anything: the l
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any, Literal
@@ -89,6 +90,13 @@ class Gathered:
 
     def __getitem__(self, _: EllipsisType) -> Array:
         return gather(self.share, self.axes, self.dim, self.dtype)
+
+
+def beside(weights: Sequence[Gathered]) -> Array:
+    """Their columns side by side, gathered at once. All have to be split along the same rows."""
+    first = weights[0]
+    share = jnp.concatenate([weight.share for weight in weights], axis=-1)
+    return dataclasses.replace(first, share=share)[...]
 
 
 def gathered(share: Array, spec: PartitionSpec, dtype: jnp.dtype) -> Array | Gathered:

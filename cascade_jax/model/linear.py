@@ -1,12 +1,16 @@
 """Weight declarations and the one matrix product that all layers use."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
+
+from cascade_jax.model import axes as mesh_axes
 
 Axes = tuple[str | None, ...]  # a logical name per dimension; cascade_jax.mesh maps them to mesh axes
 
@@ -80,3 +84,12 @@ _product.defvjp(_product_forward, _product_backward)
 def project(x: Float[Array, "... i"], weight: Float[Weight, "i o"]) -> Float[Array, "... o"]:
     """x @ weight in x's dtype with float32 accumulation."""
     return matmul32(x, weight).astype(x.dtype)
+
+
+def project_each(x: Float[Array, "... i"], weights: Sequence[nnx.Param]) -> list[Float[Array, "... o"]]:
+    """x @ each weight. What FSDP gathers, which copies it anyway, is one matrix: each product is slow to compile."""
+    shares = [weight.get_value() for weight in weights]
+    if not all(isinstance(share, mesh_axes.Gathered) for share in shares):
+        return [project(x, weight[...]) for weight in weights]
+    ends = np.cumsum([share.shape[-1] for share in shares])
+    return jnp.split(project(x, mesh_axes.beside(shares)), ends[:-1], axis=-1)

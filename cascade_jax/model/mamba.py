@@ -9,7 +9,7 @@ from cascade_jax.config import ModelConfig
 from cascade_jax.model import axes
 from cascade_jax.model.cache import MambaState
 from cascade_jax.model.context import conv_halo, ssd_parallel
-from cascade_jax.model.linear import constant, normal, project
+from cascade_jax.model.linear import constant, normal, project, project_each
 from cascade_jax.model.norm import gated_group_norm
 from cascade_jax.model.ssd import causal_conv, ssd
 
@@ -98,11 +98,11 @@ class Mamba(nnx.Module):
     def _project(self, x: Array, live: Array) -> tuple[Array, Array, Array]:
         """z, the raw convolution input and dt; zeros where not live, so that pads change no state."""
         x = jnp.where(live[..., None], x, 0)
-        raw = jnp.concatenate([project(x, w[...]) for w in (self.x_proj, self.B_proj, self.C_proj)], axis=-1)
-        dt = jax.nn.softplus(project(x, self.dt_proj[...]).astype(jnp.float32) + self.dt_bias[...].astype(jnp.float32))
+        z, *raw, dt = project_each(x, (self.z_proj, self.x_proj, self.B_proj, self.C_proj, self.dt_proj))
+        dt = jax.nn.softplus(dt.astype(jnp.float32) + self.dt_bias[...].astype(jnp.float32))
         if self.config.time_step_limit is not None:
             dt = jnp.clip(dt, *self.config.time_step_limit)
-        return project(x, self.z_proj[...]), raw, jnp.where(live[..., None], dt, 0.0)
+        return z, jnp.concatenate(raw, axis=-1), jnp.where(live[..., None], dt, 0.0)
 
     def _split(self, v: Array, live: Array) -> tuple[Array, Array, Array]:
         """x (B, T, H, P), B and C (B, T, G, N). The convolution has a bias: pads are zeroed once more."""

@@ -6,10 +6,10 @@ from jaxtyping import Array, Float
 
 from cascade_jax.config import ModelConfig
 from cascade_jax.model import axes
-from cascade_jax.model.linear import normal, project
+from cascade_jax.model.linear import normal, project, project_each
 
 
-def activate(up: Float[Array, "... f"], gate: Float[Array, "... f"] | None) -> Float[Array, "... f"]:
+def activate(up: Float[Array, "... f"], gate: Float[Array, "... f"] | None = None) -> Float[Array, "... f"]:
     """relu(up)^2 without a gate (Primer), silu(gate) * up with one (SwiGLU)."""
     return jax.nn.relu(up) ** 2 if gate is None else jax.nn.silu(gate) * up
 
@@ -25,5 +25,5 @@ class MLP(nnx.Module):
         self.gate = normal(gate, shape, names, std=std) if config.activation == "swiglu" else None
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        gate = None if self.gate is None else project(x, self.gate[...])
-        return axes.total(project(activate(project(x, self.up[...]), gate), self.down[...]), "tensor")
+        up, *gate = project_each(x, [self.up] if self.gate is None else [self.up, self.gate])
+        return axes.total(project(activate(up, *gate), self.down[...]), "tensor")
