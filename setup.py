@@ -53,6 +53,7 @@ TEST = [
     "nbformat",
     "pytest",
     "pytest-xdist",  # one worker per core: most of the time goes into compiling, which takes one core
+    "jax[tpu]; python_version < '3.12'",  # plans are compiled for TPUs, which takes no TPU
     # The reference that the network is compared with. Pinned so that pip takes a CPU build where one is at hand.
     "torch==2.13.0; python_version < '3.12'",
     "peft; python_version < '3.12'",

@@ -92,7 +92,7 @@ def stages() -> dict:
             "steps": 33_000,
             "domains": {"sft": 1.0},
             "length": 256 * K,
-            "micro_batches": 4,
+            "micro_batches": 8,
             "checkpoint_every": 250,
             "optimizer": {
                 "learning_rate": 5e-5,
