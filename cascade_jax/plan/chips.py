@@ -63,6 +63,8 @@ def described(kind: str, shape: Sequence[int], slices: int) -> list[jax.Device]:
         os.environ.setdefault(name, value)
     try:
         if gpu:
+            # There is no chip to try variants on; XLA reads this when it starts.
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip()
             count = shape[0] * slices
             hosts, each = max(1, count // 8), min(count, 8)
             grid = f"1 x {hosts} x {each}"
