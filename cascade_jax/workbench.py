@@ -19,7 +19,7 @@ from cascade_jax.data.chat import Chat
 from cascade_jax.data.tasks import train_tokenizer
 from cascade_jax.domains import Domain
 from cascade_jax.mesh import batch_shares
-from cascade_jax.model import apply, lora, presets
+from cascade_jax.model import apply, axes, lora, presets
 from cascade_jax.model.convert.load import repaired
 from cascade_jax.model.convert.names import family
 from cascade_jax.processes import of_first
@@ -57,6 +57,7 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
     _check_rows(config)
     model, params, shipped = _network(config)
     model = model if config.remat == "auto" else dataclasses.replace(model, remat=config.remat)
+    _check_mesh(config, model)
     for stage in config.stages.values():
         if stage.lora.rank > 0:
             lora.targets(params, stage.lora)
@@ -121,6 +122,23 @@ def _tokenizer_path(config: CascadeConfig, workdir: Path, model: ModelConfig, sh
 
     of_first(train)
     return trained
+
+
+def _check_mesh(config: CascadeConfig, model: ModelConfig) -> None:
+    """What an axis splits must divide evenly: a device's share has the shape of every other's."""
+    mesh = config.mesh
+    axes.local(model, mesh.tensor)
+    split = [
+        ("fsdp * expert * context", mesh.fsdp * mesh.expert * mesh.context, "width", model.width),
+        ("tensor", mesh.tensor, "vocab_size", model.vocab_size),
+        ("tensor", mesh.tensor, "mlp_width", model.mlp_width),
+        ("tensor", mesh.tensor, "expert_width", model.expert_width),
+        ("expert", mesh.expert, "experts", model.experts if "E" in model.pattern else mesh.expert),
+        *(("context", mesh.context, f"stages.{name}.length", stage.length) for name, stage in config.stages.items()),
+    ]
+    for axis, parts, name, size in split:
+        if size % parts:
+            raise ConfigError(f"the mesh's {axis}={parts} does not divide {name}={size}; choose a divisor of it.")
 
 
 def _check_rows(config: CascadeConfig) -> None:

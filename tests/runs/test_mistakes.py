@@ -27,6 +27,7 @@ def fails(launch, workdir: Path, *arguments: str, config: str = MICRO) -> str:
         ("--config.stages.sft.export=True", "export is not a setting; did you mean export_hf?"),
         ("--config.nonsense=1", "nonsense is not a setting; see --help"),
         ("--config.buckets=(8,)", "no prompt of the domain"),
+        ("--config.mesh.fsdp=3", "fsdp 3 * expert 1 * tensor 1 * context 1 needs 3 devices and there are 1"),
         ("--config.stages.mopd.steps=many", "many"),
         ("--config.stages.mopd.distill.teachers.math=rlhf", "is not yet trained when mopd starts"),
         ("--config.stages.if_rl.parent=nowhere", "parent='nowhere' is not trained before if_rl"),
