@@ -9,8 +9,8 @@ import pytest
 from tests.runs.conftest import MICRO
 
 
-def fails(launch, workdir: Path, *arguments: str, config: str = MICRO) -> str:
-    process = launch("launch.run", config, *arguments, f"--workdir={workdir}")
+def fails(launch, workdir: Path, *arguments: str, config: str = MICRO, devices: int = 1) -> str:
+    process = launch("launch.run", config, *arguments, f"--workdir={workdir}", devices=devices)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 2, output
     assert "Traceback" not in output
@@ -41,6 +41,20 @@ def fails(launch, workdir: Path, *arguments: str, config: str = MICRO) -> str:
 )
 def test_a_wrong_setting(launch, tmp_path: Path, argument: str, words: str):
     assert words in fails(launch, tmp_path / "run", argument)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--config.mesh.tensor=8",), "tensor=8 does not divide heads=4"),
+        (
+            ("--config.mesh.context=8", "--config.stages.sft.length=132"),
+            "context=8 does not divide stages.sft.length=132",
+        ),
+    ],
+)
+def test_a_mesh_that_does_not_divide(launch, tmp_path: Path, arguments: tuple[str, ...], words: str):
+    assert words in fails(launch, tmp_path / "run", *arguments, devices=8)
 
 
 @pytest.mark.parametrize("written", [("--config=nowhere.py",), ("--config", "nowhere.py")])
