@@ -35,7 +35,7 @@ CHECKPOINT = "/shared/checkpoints/nemotron-3-nano-30b-a3b-base"
 # expert and context; the tokens of SFT's rows of 256K by context. One mesh serves all stages.
 MESHES = {
     "v5p:4x4x4": {"expert": 8, "context": 8},  # 6 of 95 GB at rest, 32K tokens of a row on a chip
-    "v6e:16x16": {"fsdp": 2, "expert": 8, "context": 16},  # 1.5 of 31 GB at rest, 16K tokens of a row on a chip
+    "v6e:16x16": {"data": 2, "expert": 4, "context": 32},  # 3 of 31 GB at rest, 8K tokens of a row on a chip
 }
 K = 1024
 PROMPT = 32 * K  # the longest prompt: that of long-context RL (10)

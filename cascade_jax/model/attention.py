@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from cascade_jax.config import ModelConfig
 from cascade_jax.model import axes
 from cascade_jax.model.cache import KeyValue
-from cascade_jax.model.linear import constant, exact, normal, project, project_each
+from cascade_jax.model.linear import EXACT, constant, normal, project, project_each
 from cascade_jax.model.norm import rms_norm
 from cascade_jax.model.ring import ring_attention
 
@@ -42,7 +42,7 @@ def attend(
     """
     B, T, H, h = q_BTHh.shape
     K, C = values_BKCh.shape[1:3]
-    matmul = functools.partial(jnp.matmul, precision=exact(q_BTHh.dtype), preferred_element_type=jnp.float32)
+    matmul = functools.partial(jnp.matmul, precision=EXACT, preferred_element_type=jnp.float32)
 
     def block(q: Array, places: Array, segments: Array | None) -> Array:
         allowed = jnp.arange(C) <= places[:, :, None]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.model.dispatch import Places, copies, inverse, running_sums, slots_of, weighted_sum
-from cascade_jax.model.linear import LowRank, Weight, exact
+from cascade_jax.model.linear import EXACT, LowRank, Weight
 from cascade_jax.model.mlp import activate
 
 LARGEST_TILE = 128  # rows of one expert that are multiplied at a time
@@ -30,7 +30,7 @@ def tile_matmul(
     def step(_: None, tile: tuple[Array, Array]) -> tuple[None, Array]:
         x, e = tile
         weight = jax.lax.dynamic_index_in_dim(weight_EDF, e, keepdims=False).astype(x.dtype)
-        y = jnp.matmul(x, weight, precision=exact(x.dtype), preferred_element_type=jnp.float32)
+        y = jnp.matmul(x, weight, precision=EXACT, preferred_element_type=jnp.float32)
         return None, y.astype(x.dtype)
 
     return jax.lax.scan(step, None, (x_ntD, experts_n))[1]
@@ -56,7 +56,7 @@ def tile_products(
 
     def step(total: Array, tile: tuple[Array, Array, Array]) -> tuple[Array, None]:
         x, dy, e = tile
-        dw = jnp.matmul(x.T, dy, precision=exact(x.dtype), preferred_element_type=jnp.float32)
+        dw = jnp.matmul(x.T, dy, precision=EXACT, preferred_element_type=jnp.float32)
         dw += jax.lax.dynamic_index_in_dim(total, e, keepdims=False)
         return jax.lax.dynamic_update_index_in_dim(total, dw, e, 0), None
 

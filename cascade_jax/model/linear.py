@@ -12,6 +12,8 @@ from jaxtyping import Array, Float
 
 from cascade_jax.model import axes as mesh_axes
 
+EXACT = jax.lax.Precision.HIGHEST  # float32 stays float32, on TPUs too; and a CPU takes bfloat16 in no other
+
 Axes = tuple[str | None, ...]  # a logical name per dimension; cascade_jax.mesh maps them to mesh axes
 
 
@@ -57,14 +59,9 @@ def matmul32(x: Float[Array, "... i"], weight: Float[Weight, "i o"]) -> Float[Ar
     return product.reshape(*x.shape[:-1], -1)
 
 
-def exact(dtype: jnp.dtype) -> jax.lax.Precision | None:
-    """float32 stays float32 in a product; of bfloat16 there is one kind."""
-    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
-
-
 @jax.custom_vjp
 def _product(x: Float[Array, "n i"], weight: Float[Array, "i o"]) -> Float[Array, "n o"]:
-    return jnp.matmul(x, weight, precision=exact(x.dtype), preferred_element_type=jnp.float32)
+    return jnp.matmul(x, weight, precision=EXACT, preferred_element_type=jnp.float32)
 
 
 def _product_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:

@@ -50,7 +50,6 @@ class Mamba(nnx.Module):
         v = causal_conv(history, raw, *self._conv(), segments, before)
         inputs, B, C = self._split(v, live)
         over_rows = ssd if axes.size("context") == 1 else ssd_parallel
-        inputs, B, C = (rows.astype(self.config.dtype) for rows in (inputs, B, C))
         y, _ = over_rows(inputs, dt, self._A(), B, C, segments, chunk=chunk)
         return self._output(y, inputs, z, x.dtype)
 
@@ -68,7 +67,6 @@ class Mamba(nnx.Module):
             y, ssm = self._one_token(inputs, dt, B, C, cache.ssm)
         else:
             segments = jnp.ones_like(live, jnp.int32)
-            inputs, B, C = (rows.astype(self.config.dtype) for rows in (inputs, B, C))
             y, ssm = ssd(inputs, dt, self._A(), B, C, segments, chunk=self.config.chunk, state_BHPN=cache.ssm)
         return self._output(y, inputs, z, x.dtype), MambaState(conv, ssm)
 

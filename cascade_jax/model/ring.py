@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cascade_jax.model import axes
-from cascade_jax.model.linear import exact
+from cascade_jax.model.linear import EXACT
 
 TILE = 1024  # queries, and keys, whose scores are in memory at a time
 FLOOR = -1e30  # the largest score of a query that has seen nothing: finite, so that no inf - inf arises
 
 
 def product(equation: str, a: Array, b: Array) -> Array:
-    return jnp.einsum(equation, a, b, precision=exact(a.dtype), preferred_element_type=jnp.float32)
+    return jnp.einsum(equation, a, b, precision=EXACT, preferred_element_type=jnp.float32)
 
 
 class Keys(NamedTuple):

@@ -6,15 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.linear import exact
-
-EXACT = jax.lax.Precision.HIGHEST
+from cascade_jax.model.linear import EXACT
 
 
 def products(equation: str, *factors: Float[Array, "..."], dtype: jnp.dtype) -> Float[Array, "..."]:
     """einsum of factors in that dtype, which the rows came in; float32 accumulation and float32 out."""
     factors = [factor.astype(dtype) for factor in factors]
-    return jnp.einsum(equation, *factors, precision=exact(dtype), preferred_element_type=jnp.float32)
+    return jnp.einsum(equation, *factors, precision=EXACT, preferred_element_type=jnp.float32)
 
 
 def segment_sums(a: Float[Array, "... Q"]) -> Float[Array, "... Q Q"]:

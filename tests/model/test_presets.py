@@ -97,7 +97,7 @@ def test_every_weight_has_a_place_on_the_mesh():
     placed = shardings(axes, mesh)
     leaves, weights = jax.tree.leaves(placed), jax.tree.leaves(apply.abstract(config))
     assert [len(leaf.spec) for leaf in leaves] == [weight.ndim for weight in weights]
-    assert placed["layers"]["1"]["mixer"]["up"].spec == PartitionSpec("expert", "fsdp", "tensor")
+    assert placed["layers"]["1"]["mixer"]["up"].spec == PartitionSpec("expert", ("fsdp", "context"), "tensor")
     assert jax.device_put(jnp.ones((4, 2)), placed["embedding"]).sharding.mesh == mesh
 
 
