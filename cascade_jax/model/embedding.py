@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.dispatch import copies
+from cascade_jax.model.dispatch import copies, rows_at
 from cascade_jax.model.experts import in_tiles, tile_products
 
 BLOCK = 128  # ids whose rows one product adds to
@@ -14,7 +14,7 @@ BLOCK = 128  # ids whose rows one product adds to
 def lookup(table_VD: Float[Array, "V D"], ids_N: Int[Array, " N"]) -> Float[Array, "N D"]:
     """The rows of the ids; zeros for an id that is none of 0 .. V - 1."""
     rows = table_VD.shape[0]
-    return jnp.take(table_VD, jnp.where(ids_N < 0, rows, ids_N), axis=0, mode="fill", fill_value=0)
+    return rows_at(table_VD, jnp.where(ids_N < 0, rows, ids_N))
 
 
 def _forward(table: Array, ids: Array) -> tuple[Array, tuple[Array, Array]]:
