@@ -57,7 +57,7 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
     _check_rows(config)
     model, params, shipped = _network(config)
     model = model if config.remat == "auto" else dataclasses.replace(model, remat=config.remat)
-    _check_mesh(config, model)
+    check_mesh(config, model)
     for stage in config.stages.values():
         if stage.lora.rank > 0:
             lora.targets(params, stage.lora)
@@ -124,7 +124,7 @@ def _tokenizer_path(config: CascadeConfig, workdir: Path, model: ModelConfig, sh
     return trained
 
 
-def _check_mesh(config: CascadeConfig, model: ModelConfig) -> None:
+def check_mesh(config: CascadeConfig, model: ModelConfig) -> None:
     """What an axis splits must divide evenly: a device's share has the shape of every other's."""
     mesh = config.mesh
     axes.local(model, mesh.tensor)

@@ -4,8 +4,9 @@
         --config=configs/nemotron_cascade2_30b.py --workdir=/shared/runs/cascade2
     (v6e: --topology=v6e:16x16 --config=configs/nemotron_cascade2_30b.py:v6e:16x16)
 
-Hardware: planned for 64 chips of v5p (v5p-128 in Google's count) or 256 of v6e (v6e-256). Memory and time: not
-measured; see launch/plans. Expect: the paper's Table 1, e.g. AIME 2025 92.4, IFBench 82.9, LiveCodeBench v6 87.2.
+Hardware: planned for 64 chips of v5p (v5p-128 in Google's count), or 256 of v6e. Memory and time: not
+measured on any; what their compilers say is in launch/plans. Expect: the paper's Table 1, e.g. AIME 2025 92.4,
+IFBench 82.9, LiveCodeBench v6 87.2.
 Not yet: rows of `sft`, `workplace`, `long_context`, `code`, `repair` and `swe` have no verifier here so far, and a run
 refuses them before its first step; a copy of this file without the stages that need them runs.
 
@@ -35,11 +36,12 @@ CHECKPOINT = "/shared/checkpoints/nemotron-3-nano-30b-a3b-base"
 # expert and context; the tokens of SFT's rows of 256K by context. One mesh serves all stages.
 MESHES = {
     "v5p:4x4x4": {"expert": 8, "context": 8},  # 6 of 95 GB at rest, 32K tokens of a row on a chip
-    "v6e:16x16": {"data": 2, "expert": 4, "context": 32},  # 3 of 31 GB at rest, 8K tokens of a row on a chip
+    # 3 of 31 GB at rest, 8K tokens of a row on a chip. On 8x8 SFT of 256K does not fit: 89 % of memory at 8K tokens
+    "v6e:16x16": {"data": 2, "expert": 4, "context": 32},
 }
 K = 1024
 PROMPT = 32 * K  # the longest prompt: that of long-context RL (10)
-MICRO_BATCHES = 32  # one packed row at a time on each part of the mesh: 10K tokens for each of 2048 samples
+ROWS = 256  # packed rows of an RL step: 10K tokens for each of 2048 samples. A part of the mesh takes one at a time
 
 THINKING = {"swe": False}  # agentic SWE is sampled without thinking, all else with it (3)
 
@@ -69,14 +71,16 @@ def optimizer(learning_rate: float = 3e-6, **settings) -> dict:
     }
 
 
-def rl(domains: dict, steps: int, answer: int, *, temperature: float = 1.0, top_p: float = 1.0, **settings) -> dict:
+def rl(
+    parts: int, domains: dict, steps: int, answer: int, *, temperature: float = 1.0, top_p: float = 1.0, **settings
+) -> dict:
     """GRPO (5): 128 prompts x 16 samples (5.4), no KL but in RLHF, and section 8's band for a drifting sampler."""
     return {
         "kind": "rl",
         "steps": steps,
         "domains": domains,
         "length": PROMPT + answer,
-        "micro_batches": MICRO_BATCHES,
+        "micro_batches": ROWS // parts,
         "checkpoint_every": 5,
         "optimizer": optimizer(),
         "sampling": {"temperature": temperature, "top_p": top_p, "max_tokens": answer},
@@ -84,7 +88,7 @@ def rl(domains: dict, steps: int, answer: int, *, temperature: float = 1.0, top_
     }
 
 
-def stages() -> dict:
+def stages(parts: int) -> dict:
     chat = {"answer": 16 * K, "kl_coef": 0.03}  # no filter: the short cap is there to punish length (9, 21)
     return {
         "sft": {  # (4.1)
@@ -92,7 +96,7 @@ def stages() -> dict:
             "steps": 33_000,
             "domains": {"sft": 1.0},
             "length": 256 * K,
-            "micro_batches": 8,
+            "micro_batches": 64 // parts,
             "checkpoint_every": 250,
             "optimizer": {
                 "learning_rate": 5e-5,
@@ -107,15 +111,15 @@ def stages() -> dict:
             "sft": {"rows": 64, "balance_coef": 1e-4},
         },
         # A teacher beside the main line: RLHF straight after SFT (8.2); its length is the default of section 22.
-        "rlhf_teacher": {**rl({"chat": 1.0}, 100, **chat), "parent": "sft", "side_branch": True},
-        "if_rl": rl({"instruction": 1.0}, 180, 48 * K, overlong="penalty", dynamic_filter=True),  # (6)
-        "multi_rl": rl(MULTI, 70, 48 * K, overlong="filter"),  # (7)
+        "rlhf_teacher": {**rl(parts, {"chat": 1.0}, 100, **chat), "parent": "sft", "side_branch": True},
+        "if_rl": rl(parts, {"instruction": 1.0}, 180, 48 * K, overlong="penalty", dynamic_filter=True),  # (6)
+        "multi_rl": rl(parts, MULTI, 70, 48 * K, overlong="filter"),  # (7)
         "mopd": {  # (8)
             "kind": "distill",
             "steps": 52,
             "domains": MIX,
             "length": PROMPT + 96 * K,
-            "micro_batches": MICRO_BATCHES // 4,  # a quarter of the samples
+            "micro_batches": ROWS // 4 // parts,  # a quarter of the samples
             "checkpoint_every": 5,
             "optimizer": optimizer(2e-6, warmup_steps=30, warmup_from=2e-7),
             "sampling": {"max_tokens": 96 * K},
@@ -133,12 +137,12 @@ def stages() -> dict:
                 },
             },
         },
-        "rlhf": rl({"chat": 1.0}, 25, **chat),  # (9)
-        "long_context_rl": rl({"long_context": 1.0}, 30, 16 * K),  # 48K with the prompt, nothing else mixed in (10)
-        "code_rl": rl({"code": 1.0}, 22, 116 * K, top_p=0.95, overlong="filter"),  # (11)
-        "swe_agentless": rl({"repair": 1.0}, 45, 64 * K),  # 98,304 tokens with the prompt (12)
+        "rlhf": rl(parts, {"chat": 1.0}, 25, **chat),  # (9)
+        "long_context_rl": rl(parts, {"long_context": 1.0}, 30, 16 * K),  # 48K with the prompt, unmixed (10)
+        "code_rl": rl(parts, {"code": 1.0}, 22, 116 * K, top_p=0.95, overlong="filter"),  # (11)
+        "swe_agentless": rl(parts, {"repair": 1.0}, 45, 64 * K),  # 98,304 tokens with the prompt (12)
         "swe_agentic": {  # (13): 256K with the prompt
-            **rl({"swe": 1.0}, 75, 224 * K, temperature=0.8, prompts=16, samples=64),
+            **rl(parts, {"swe": 1.0}, 75, 224 * K, temperature=0.8, prompts=16, samples=64),
             "optimizer": optimizer(schedule="cosine", min_learning_rate=0.0),
             "export_hf": True,
         },
@@ -148,7 +152,8 @@ def stages() -> dict:
 def get_config(topology: str = "v5p:4x4x4") -> ConfigDict:
     if topology not in MESHES:
         raise ConfigError(f"there is no mesh for {topology!r} in this file; choose one of {', '.join(MESHES)}.")
-    order = stages()
+    mesh = MESHES[topology]
+    order = stages(mesh.get("data", 1) * mesh["expert"])
     names = ("sft", "instruction", *MULTI, "math", "chat", "long_context", "code", "repair", "swe")
     values = {
         "name": "nemotron_cascade2_30b",
@@ -163,6 +168,6 @@ def get_config(topology: str = "v5p:4x4x4") -> ConfigDict:
         # (15); the judge is a GenRM behind an OpenAI-compatible endpoint (9): --config.judge.url
         "evaluation": {"prompts": 256, "batch": 64, "sampling": {"top_p": 0.95, "max_tokens": 96 * K}},
         "judge": {"model": "nvidia/Qwen3-Nemotron-235B-A22B-GenRM", "timeout": 600.0, "concurrency": 256},
-        "mesh": MESHES[topology],
+        "mesh": mesh,
     }
     return ConfigDict(complete(CascadeConfig, values))

@@ -9,6 +9,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only compilers are asked, no device
 
+import jax
 from absl import flags, logging
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +23,7 @@ from cascade_jax.plan.chips import CHIPS, GIB, Chip, described
 from cascade_jax.plan.compiled import Compiled, compiled
 from cascade_jax.plan.recipe import ANSWER, REACHED, StageTime, days, stage_time
 from cascade_jax.plan.steps import Step, steps
+from cascade_jax.workbench import check_mesh
 from launch.command import cascade_config, define_config, guarded, parse
 from launch.topology import Topology, topology
 
@@ -63,14 +65,16 @@ def main() -> int:
         given = f"{left_over[0]!r} is no argument" if left_over else "--topology is missing"
         raise flags.IllegalFlagValueError(f"{given}; write --topology=v5p:4x4x4 and see --help.")
     logging.set_verbosity(logging.ERROR)
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # else kernels carry the paths of their source
     config = cascade_config(CONFIG)
     names = STAGES.value or list(config.order)
     unknown = sorted(set(names) - set(config.order))
     if unknown:
         raise ConfigError(f"there is no stage {unknown[0]!r} in the config; it has {', '.join(config.order)}.")
     model, results, console = network(config), [], Console(width=None if sys.stdout.isatty() else 150)
+    command = [argument for argument in sys.argv[1:] if not argument.startswith("--json")]
     for name in TOPOLOGY.value:
-        results.append(plan_of(config, model, name, names, console))
+        results.append({"command": command, "jax": jax.__version__, **plan_of(config, model, name, names, console)})
     if JSON.value:
         write_json(Path(JSON.value), results)
     return 0
@@ -98,6 +102,10 @@ def plan_of(
     chip = CHIPS[machine.kind]
     model = model if config.remat == "auto" else dataclasses.replace(model, remat=config.remat)
     config = dataclasses.replace(config, mesh=fitting(config.mesh, machine))
+    try:
+        check_mesh(config, model)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     console.print(f"[bold]{name}[/bold]: {machine.chips} chips, mesh {shown(config.mesh)}")
     times = [stage_time(config, model, stage, chip, machine.devices, decoded=DECODED.value) for stage in stages]
     measured = {} if TIME_ONLY.value else compile_all(config, model, machine, stages, chip, console)

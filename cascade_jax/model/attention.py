@@ -13,8 +13,10 @@ from cascade_jax.model.cache import KeyValue
 from cascade_jax.model.linear import EXACT, constant, normal, project, project_each
 from cascade_jax.model.norm import rms_norm
 from cascade_jax.model.ring import ring_attention
+from pallas_kernels.attention import attention
+from pallas_kernels.dispatch import target
 
-QUERY_BLOCK = 1024  # longer rows are done in tiles or blocks, so that no (T, T) array is ever held
+QUERY_BLOCK = 1024  # longer rows are done in blocks, so that no (T, T) array is ever held; a CPU takes shorter whole
 
 
 def rotate(x_BTHh: Float[Array, "B T H h"], positions_BT: Int[Array, "B T"], theta: float) -> Float[Array, "B T H h"]:
@@ -97,8 +99,10 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Over packed rows; positions restart in each segment."""
         q, k, v = self._project(x, positions)
-        if axes.size("context") > 1 or x.shape[1] > QUERY_BLOCK:
+        if axes.size("context") > 1:
             return self._output(ring_attention(q, k, v, segments))
+        if x.shape[1] > QUERY_BLOCK or target().platform != "cpu":
+            return self._output(attention(q, k, v, query_segments_BT=segments, key_segments_BS=segments))
         places = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
         keys, values = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)
         return self._output(attend(q, keys, values, places_BT=places, segments_BT=segments, key_segments_BC=segments))

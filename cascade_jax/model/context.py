@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.ssd import States, ssd_chunks, ssd_output, ssd_states
+from pallas_kernels.ssd import ssd, ssd_carried
 
 Tree = TypeVar("Tree")
 
@@ -29,7 +29,7 @@ def positions_parallel(segments_BT: Int[Array, "B T"], *, axis: str = "context")
 def conv_halo(
     raw_BTC: Float[Array, "B T C"], segments_BT: Int[Array, "B T"], width: int, *, axis: str = "context"
 ) -> tuple[Float[Array, "B W C"], Int[Array, "B W"]]:
-    """The last `width` inputs and segments of the shard before, as ssd.causal_conv takes them; padding at the first.
+    """The last `width` inputs and segments of the shard before, as causal_conv takes them; padding at the first.
 
     ValueError if a shard has fewer tokens.
     """
@@ -53,24 +53,23 @@ def ssd_parallel(
     chunk: int,
     axis: str = "context",
 ) -> tuple[Float[Array, "B T H P"], Float[Array, "B H P N"]]:
-    """ssd.ssd over whole rows, from an empty state; y and the state at the end of the row, the same on all ranks.
+    """ssd over whole rows, from an empty state; y and the state at the end of the row, the same on all ranks.
 
     A shard turns the state S before it into left S + state, and two such maps combine to another: log2(ranks)
     messages of left (B, H) and state (B, H, P, N) give each rank the state before its shard.
     """
-    T = x_BTHP.shape[1]
     before_B = _from_before(segments_BT[:, -1], 1, axis)
-    chunks = ssd_chunks(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, segments_BT, chunk=chunk, before_B=before_B)
-    from_zero, after = ssd_states(chunks, jnp.zeros_like(chunks.added[:, :, :, 0]))
+    y, *shard = ssd(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, segments_BT, chunk=chunk, before_segment=before_B)
 
-    def combine(first: States, second: States) -> States:
-        return States(second.left[..., None, None] * first.state + second.state, second.left * first.left)
+    def combine(first: list[Array], second: list[Array]) -> list[Array]:
+        (state, left), (later_state, later_left) = first, second
+        return [later_left[..., None, None] * state + later_state, later_left * left]
 
-    after = _prefix(combine, after, axis).state
-    starts = from_zero.state + from_zero.left[..., None, None] * _from_before(after, 1, axis)
+    after, _ = _prefix(combine, shard, axis)
+    start = _from_before(after, 1, axis)
+    y = y + ssd_carried(dt_BTH, A_H, C_BTGN, segments_BT, start, before_B).astype(y.dtype)
     last = jax.lax.axis_index(axis) == jax.lax.axis_size(axis) - 1
-    end = jax.lax.psum(jnp.where(last, after, 0.0), axis)
-    return ssd_output(chunks, starts, T), end.reshape(end.shape[0], -1, *end.shape[3:])
+    return y, jax.lax.psum(jnp.where(last, after, 0.0), axis)
 
 
 def _from_before(values: Tree, distance: int, axis: str) -> Tree:

@@ -28,7 +28,7 @@ def _backward(saved: tuple[Array, Array], dy_ND: Array) -> tuple[Array, None]:
     blocks = -(-V // BLOCK)
     block = jnp.where((ids >= 0) & (ids < V), ids // BLOCK, blocks)
     tile = min(BLOCK, -(-N // 8) * 8)
-    places, block_of_tile = in_tiles(block[:, None], experts=blocks, tile=tile, tiles=N // tile + min(blocks, N))
+    places, block_of_tile = in_tiles(block[None], experts=blocks, tile=tile, tiles=N // tile + min(blocks, N))
     within = jnp.append(ids % BLOCK, BLOCK)[places.slot_P]  # an empty place is no id's
     one_hot = jax.nn.one_hot(within, BLOCK, dtype=dy_ND.dtype).reshape(-1, tile, BLOCK)
     d_table = tile_products(one_hot, copies(dy_ND, places).reshape(-1, tile, dy_ND.shape[1]), block_of_tile, blocks)

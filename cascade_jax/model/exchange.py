@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.dispatch import Places, copies, weighted_sum
+from cascade_jax.model.dispatch import Places, copies, of_each, weighted_sum
 from cascade_jax.model.experts import Experts, chosen_experts
 from cascade_jax.model.rounds import Done, in_rounds
 from cascade_jax.model.streams import Room, Streams, behind, room, streams, window
@@ -40,9 +40,9 @@ def dense(plan: Streams, done: Done, *, axis: str | None, most: Room) -> tuple[P
     place = jnp.arange(C)
     lanes = plan.lanes_L.at[(plan.start_R + first)[:, None] + place].get(mode="clip")
     lane_P = jnp.where(place < count[:, None], lanes, L).reshape(-1)
-    nth = jnp.take_along_axis(plan.token_NR, plan.to_Nm, 1) - first[plan.to_Nm]
-    sent = plan.live_Nm & (nth >= 0) & (nth < count[plan.to_Nm])
-    places = Places(lane_P, jnp.where(sent, plan.to_Nm * C + nth, lane_P.size))
+    nth = plan.nth_mN - of_each(first[:, None], plan.to_mN)
+    sent = plan.live_mN & (nth >= 0) & (nth < of_each(count[:, None], plan.to_mN))
+    places = Places(lane_P, jnp.where(sent, plan.to_mN * C + nth, lane_P.size))
 
     def move(rows: Array) -> Array:
         return rows if axis is None else lax.all_to_all(rows, axis, 0, 0, tiled=True)
@@ -90,8 +90,8 @@ def ragged(plan: Streams, done: Done, *, axis: str, most: Room) -> tuple[Places,
     slices = Slices(source, jnp.cumsum(size, 0) - size, size)
     L = plan.lanes_L.size
     lane_L = jnp.where(jnp.arange(L) < plan.size_R.sum(), plan.lanes_L, L)
-    place = plan.start_R[plan.to_Nm] + jnp.take_along_axis(plan.token_NR, plan.to_Nm, 1)
-    places = Places(lane_L, jnp.where(plan.live_Nm, place, L))
+    place = of_each(plan.start_R[:, None], plan.to_mN) + plan.nth_mN
+    places = Places(lane_L, jnp.where(plan.live_mN, place, L))
     return (
         places,
         lambda rows: move_slices(rows, slices, axis, L, most.tokens),
@@ -117,25 +117,25 @@ def one_round(
     local = ids - lax.axis_index(axis) * E
     local = jnp.where((local >= 0) & (local < E), local, E)
     sums = chosen_experts(experts, there(copies(x, places)), local, weights, most=most)
-    return weighted_sum(back(sums.astype(x.dtype)), plan.live_Nm.astype(jnp.float32), places), done
+    return weighted_sum(back(sums.astype(x.dtype)), plan.live_mN.astype(jnp.float32), places), done
 
 
-def to_choices(ids_Nk: Int[Array, "N k"], weights_Nk: Float[Array, "N k"]) -> Float[Array, "N 2k"]:
+def to_choices(ids_kN: Int[Array, "k N"], weights_kN: Float[Array, "k N"]) -> Float[Array, "N 2k"]:
     """Both in one array, because small arrays are slow to send. float32 holds numbers up to 2**24; 0 is no expert."""
-    return jnp.concatenate([weights_Nk.astype(jnp.float32), (ids_Nk + 1).astype(jnp.float32)], axis=1)
+    return jnp.concatenate([weights_kN.astype(jnp.float32), (ids_kN + 1).astype(jnp.float32)]).T
 
 
-def from_choices(choices_N2k: Float[Array, "N 2k"]) -> tuple[Int[Array, "N k"], Float[Array, "N k"]]:
+def from_choices(choices_N2k: Float[Array, "N 2k"]) -> tuple[Int[Array, "k N"], Float[Array, "k N"]]:
     """ids (-1 for no expert) and weights."""
-    weights, numbers = jnp.split(choices_N2k, 2, axis=1)
+    weights, numbers = jnp.split(choices_N2k.T, 2)
     return numbers.astype(jnp.int32) - 1, weights
 
 
 def expert_parallel(
     experts: Experts,
     x_ND: Float[Array, "N D"],
-    ids_Nk: Int[Array, "N k"],
-    weights_Nk: Float[Array, "N k"],
+    ids_kN: Int[Array, "k N"],
+    weights_kN: Float[Array, "k N"],
     *,
     exchange: Exchange,
     axis: str = "expert",
@@ -147,14 +147,14 @@ def expert_parallel(
     every rank, for few ranks. Where another axis splits F, the caller sums over it.
     """
     ranks, me = lax.axis_size(axis), lax.axis_index(axis)
-    (N, k), E = ids_Nk.shape, experts.up_EDF.shape[0]
-    choices = to_choices(ids_Nk, weights_Nk)
+    (k, N), E = ids_kN.shape, experts.up_EDF.shape[0]
+    choices = to_choices(ids_kN, weights_kN)
     if exchange == "gather":
         x_ND, choices = (lax.all_gather(rows, axis, tiled=True) for rows in (x_ND, choices))
         elsewhere = from_choices(choices)[0] // E != me
         plan = streams(elsewhere.astype(jnp.int32), ranks=1)
     else:
-        plan = streams(ids_Nk // E, ranks=ranks)
+        plan = streams(ids_kN // E, ranks=ranks)
     pair = room(N, ranks=ranks, experts=E, k=k)
     whole = room(N * ranks, ranks=ranks, experts=E, k=k)
     if exchange == "dense":

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cascade_jax.model.dispatch import Places, copies, inverse, running_sums, slots_of, weighted_sum
+from cascade_jax.model.dispatch import Places, copies, inverse, of_each, running_sums, weighted_sum
 from cascade_jax.model.linear import EXACT, LowRank, Weight
 from cascade_jax.model.mlp import activate
 
@@ -77,44 +77,42 @@ def tile_project(
     return tile_matmul(x_ntD, weight_EDF.base, experts_n) + weight_EDF.scale * low
 
 
-def in_tiles(ids_Nk: Int[Array, "N k"], *, experts: int, tile: int, tiles: int) -> tuple[Places, Int[Array, " tiles"]]:
+def in_tiles(ids_kN: Int[Array, "k N"], *, experts: int, tile: int, tiles: int) -> tuple[Places, Int[Array, " tiles"]]:
     """Slots by expert, in order, each expert's padded to whole tiles; and the expert of each tile.
 
-    An id of `experts` is no expert's.
+    An id of `experts` is no expert's; of others a token has none twice.
     """
-    flat = slots_of(ids_Nk)
-    chosen = (flat[:, None] == jnp.arange(experts)).astype(jnp.int32)
-    upto = running_sums(chosen)
-    tile_counts = -(-upto[-1] // tile)
+    chosen_EN = (ids_kN[:, None] == jnp.arange(experts)[:, None]).any(0)
+    upto_EN = running_sums(chosen_EN)
+    tile_counts = -(-upto_EN[:, -1] // tile)
     tile_ends = jnp.cumsum(tile_counts)
     first_place = (tile_ends - tile_counts) * tile
     expert_of_tile = jnp.minimum(jnp.searchsorted(tile_ends, jnp.arange(tiles), side="right"), experts - 1)
-    place_of_slot = (chosen * (first_place + upto - 1)).sum(1)
-    place_of_slot = jnp.where(flat < experts, place_of_slot, tiles * tile)
-    place_Nk = place_of_slot.reshape(ids_Nk.shape[::-1]).T
-    return Places(inverse(place_of_slot, tiles * tile), place_Nk), expert_of_tile
+    place_kN = of_each(first_place[:, None] + upto_EN - 1, ids_kN)
+    place_kN = jnp.where(ids_kN < experts, place_kN, tiles * tile)
+    return Places(inverse(place_kN.reshape(-1), tiles * tile), place_kN), expert_of_tile
 
 
 def chosen_experts(
     experts: Experts,
     x_ND: Float[Array, "N D"],
-    ids_Nk: Int[Array, "N k"],
-    weights_Nk: Float[Array, "N k"],
+    ids_kN: Int[Array, "k N"],
+    weights_kN: Float[Array, "k N"],
     *,
     most: int | None = None,
 ) -> Float[Array, "N D"]:
     """The chosen experts alone: (token, slot) rows sorted by expert, each expert's rows padded to whole tiles. float32.
 
-    There is room for every row wherever it is sent, so no token is ever dropped. An id of E is no expert's; `most` is
-    how many ids at the most (all by default) are an expert's.
+    There is room for every row wherever it is sent, so no token is ever dropped. A token's ids are distinct, but an id
+    of E is no expert's; `most` is how many ids at the most (all by default) are an expert's.
     """
     E = experts.up_EDF.shape[0]
-    rows = ids_Nk.size if most is None else min(most, ids_Nk.size)
+    rows = ids_kN.size if most is None else min(most, ids_kN.size)
     tile = min(LARGEST_TILE, max(8, 2 ** (rows // (2 * E)).bit_length()))  # about a quarter of the padding is waste
     tiles = rows // tile + min(E, rows)
-    places, expert_of_tile = in_tiles(ids_Nk, experts=E, tile=tile, tiles=tiles)
+    places, expert_of_tile = in_tiles(ids_kN, experts=E, tile=tile, tiles=tiles)
     x = copies(x_ND, places).reshape(tiles, tile, -1)
     gate = None if experts.gate_EDF is None else tile_project(x, experts.gate_EDF, expert_of_tile)
     hidden = activate(tile_project(x, experts.up_EDF, expert_of_tile), gate)
     y = tile_project(hidden, experts.down_EFD, expert_of_tile).reshape(tiles * tile, -1)
-    return weighted_sum(y, weights_Nk, places)
+    return weighted_sum(y, weights_kN, places)

@@ -11,7 +11,7 @@ from cascade_jax.model.cache import MambaState
 from cascade_jax.model.context import conv_halo, ssd_parallel
 from cascade_jax.model.linear import constant, normal, project, project_each
 from cascade_jax.model.norm import gated_group_norm
-from cascade_jax.model.ssd import causal_conv, ssd
+from pallas_kernels.ssd import causal_conv, ssd
 
 
 class Mamba(nnx.Module):
@@ -42,15 +42,12 @@ class Mamba(nnx.Module):
         """Over packed rows: convolution and state start from nothing in every segment."""
         live = segments > 0
         z, raw, dt = self._project(x, live)
-        width, chunk = self.config.conv_kernel - 1, self.config.chunk
-        if axes.size("context") == 1:
-            history, before = jnp.zeros((x.shape[0], width, raw.shape[-1]), raw.dtype), None
-        else:
-            history, before = conv_halo(raw, segments, width)
-        v = causal_conv(history, raw, *self._conv(), segments, before)
-        inputs, B, C = self._split(v, live)
-        over_rows = ssd if axes.size("context") == 1 else ssd_parallel
-        y, _ = over_rows(inputs, dt, self._A(), B, C, segments, chunk=chunk)
+        split, history = axes.size("context") > 1, {}
+        if split:
+            before, segments_before = conv_halo(raw, segments, self.config.conv_kernel - 1)
+            history = {"history_BWC": before, "history_segments_BW": segments_before}
+        inputs, B, C = self._split(causal_conv(raw, *self._conv(), segments, **history), live)
+        y, *_ = (ssd_parallel if split else ssd)(inputs, dt, self._A(), B, C, segments, chunk=self.config.chunk)
         return self._output(y, inputs, z, x.dtype)
 
     def extend(
@@ -58,16 +55,16 @@ class Mamba(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], MambaState]:
         """T more tokens on top of the cached states; tokens that are not live leave no trace in them."""
         z, raw, dt = self._project(x, live)
-        v = causal_conv(cache.conv, raw, *self._conv(), None)
-        inputs, B, C = self._split(v, live)
+        segments = jnp.ones_like(live, jnp.int32)
+        inputs, B, C = self._split(causal_conv(raw, *self._conv(), segments, history_BWC=cache.conv), live)
         window = jnp.concatenate([cache.conv, raw.astype(cache.conv.dtype)], axis=1)
         last = live.sum(1)[:, None] + jnp.arange(cache.conv.shape[1])
         conv = jnp.take_along_axis(window, last[..., None], axis=1)
         if x.shape[1] == 1:
             y, ssm = self._one_token(inputs, dt, B, C, cache.ssm)
         else:
-            segments = jnp.ones_like(live, jnp.int32)
-            y, ssm = ssd(inputs, dt, self._A(), B, C, segments, chunk=self.config.chunk, state_BHPN=cache.ssm)
+            chunk = self.config.chunk
+            y, ssm, _ = ssd(inputs, dt, self._A(), B, C, segments, chunk=chunk, initial_state=cache.ssm)
         return self._output(y, inputs, z, x.dtype), MambaState(conv, ssm)
 
     def _one_token(self, x: Array, dt: Array, B: Array, C: Array, state: Array) -> tuple[Array, Array]:

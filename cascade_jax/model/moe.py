@@ -150,8 +150,9 @@ class MoE(nnx.Module):
         return (out if self.shared is None else out + self.shared(x)), routing
 
     def _routed(self, experts: Experts, rows: Float[Array, "N D"], routing: Routing) -> Float[Array, "N D"]:
+        ids_kN, weights_kN = routing.ids_Nk.T, routing.weights_Nk.T
         if axes.size("expert") == 1:
-            out = chosen_experts(experts, rows, routing.ids_Nk, routing.weights_Nk)
+            out = chosen_experts(experts, rows, ids_kN, weights_kN)
         else:
-            out = expert_parallel(experts, rows, routing.ids_Nk, routing.weights_Nk, exchange=axes.exchange())
+            out = expert_parallel(experts, rows, ids_kN, weights_kN, exchange=axes.exchange())
         return axes.total(out, "tensor")  # each device has a part of the experts' width

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from cascade_jax.model.dispatch import inverse, running_sums, slots_of
+from cascade_jax.model.dispatch import inverse, of_each, running_sums
 from cascade_jax.model.rounds import Done
 
 SLACK = 1.25  # room over what balanced routing needs; routers are balanced by their loss, not exactly
+ALIGNED = 1024  # numbers that a TPU keeps in one tile of a vector: rows of a multiple of it are split for nothing
 
 
 class Room(NamedTuple):
@@ -29,7 +30,9 @@ def room(tokens: int, *, ranks: int, experts: int, k: int) -> Room:
     reached = tokens * (1 - math.comb(total - experts, k) / math.comb(total, k))
 
     def enough(mean: float, worst: int) -> int:
-        return min(worst, 8 * math.ceil((SLACK * mean + 4 * math.sqrt(mean)) / 8))
+        wanted = SLACK * mean + 4 * math.sqrt(mean)
+        unit = 8 if wanted < 8 * ALIGNED else ALIGNED
+        return min(worst, unit * math.ceil(wanted / unit))
 
     return Room(enough(reached, tokens), max(local, enough(tokens * k / ranks, tokens * local)))
 
@@ -41,58 +44,61 @@ class Streams(NamedTuple):
     one send to the same receiver, where they share its buffer.
     """
 
-    goes_NR: Bool[Array, "N R"]
-    token_NR: Int[Array, "N R"]  # tokens of the stream before this one
-    slots_NR: Int[Array, "N R"]  # slots of the stream up to and with this one
-    lanes_L: Int[Array, " L"]  # the live lanes of all streams, end to end; L = N m
+    goes_RN: Bool[Array, "R N"]
+    token_RN: Int[Array, "R N"]  # tokens of the stream before this one
+    slots_RN: Int[Array, "R N"]  # slots of the stream up to and with this one
+    lanes_L: Int[Array, " L"]  # the live lanes of all streams, end to end; L = m N
     start_R: Int[Array, " R"]  # where a stream starts in lanes_L
     size_R: Int[Array, " R"]
-    to_Nm: Int[Array, "N m"]
-    live_Nm: Bool[Array, "N m"]
+    to_mN: Int[Array, "m N"]
+    live_mN: Bool[Array, "m N"]
+    nth_mN: Int[Array, "m N"]  # token_RN of the rank that a lane goes to
     ahead: tuple[Int[Array, " R"], Int[Array, " R"]]  # tokens, slots
 
 
-def streams(rank_Nk: Int[Array, "N k"], *, ranks: int) -> Streams:
-    """The plan of all exchanges. rank_Nk: where the token's experts live; `ranks` is nowhere."""
-    N, k = rank_Nk.shape
-    slots_NR = (rank_Nk[..., None] == jnp.arange(ranks)).sum(1, dtype=jnp.int32)
-    goes_NR = slots_NR > 0
+def streams(rank_kN: Int[Array, "k N"], *, ranks: int) -> Streams:
+    """The plan of all exchanges. rank_kN: where the token's experts live; `ranks` is nowhere."""
+    k, N = rank_kN.shape
+    slots_RN = (rank_kN[:, None] == jnp.arange(ranks)[:, None]).sum(0, dtype=jnp.int32)
+    goes_RN = slots_RN > 0
     if ranks <= k:
-        to_Nm, live_Nm = jnp.broadcast_to(jnp.arange(ranks), (N, ranks)), goes_NR
+        to_mN, live_mN = jnp.broadcast_to(jnp.arange(ranks)[:, None], (ranks, N)), goes_RN
     else:
-        earlier = jnp.tril(jnp.ones((k, k), bool), -1)
-        again = ((rank_Nk[:, :, None] == rank_Nk[:, None]) & earlier).any(-1)
-        to_Nm, live_Nm = jnp.minimum(rank_Nk, ranks - 1), (rank_Nk < ranks) & ~again
-    upto_NR, slots_NR = jnp.split(running_sums(jnp.concatenate([goes_NR, slots_NR], axis=1)), 2, axis=1)
-    size_R, token_NR = upto_NR[-1], upto_NR - goes_NR
+        earlier = jnp.tril(jnp.ones((k, k), bool), -1)[..., None]
+        again = ((rank_kN[:, None] == rank_kN) & earlier).any(1)
+        to_mN, live_mN = jnp.minimum(rank_kN, ranks - 1), (rank_kN < ranks) & ~again
+    upto_RN, slots_RN = jnp.split(running_sums(jnp.concatenate([goes_RN, slots_RN])), 2)
+    size_R, token_RN = upto_RN[:, -1], upto_RN - goes_RN
     start_R, nothing = jnp.cumsum(size_R) - size_R, jnp.zeros_like(size_R)
-    place_Nm = start_R[to_Nm] + jnp.take_along_axis(token_NR, to_Nm, 1)
+    place_mN = of_each(start_R[:, None] + token_RN, to_mN)
     return Streams(
-        goes_NR=goes_NR,
-        token_NR=token_NR,
-        slots_NR=slots_NR,
-        lanes_L=inverse(slots_of(jnp.where(live_Nm, place_Nm, live_Nm.size)), live_Nm.size),
+        goes_RN=goes_RN,
+        token_RN=token_RN,
+        slots_RN=slots_RN,
+        lanes_L=inverse(jnp.where(live_mN, place_mN, live_mN.size).reshape(-1), live_mN.size),
         start_R=start_R,
         size_R=size_R,
-        to_Nm=to_Nm,
-        live_Nm=live_Nm,
+        to_mN=to_mN,
+        live_mN=live_mN,
+        nth_mN=of_each(token_RN, to_mN),
         ahead=(nothing, nothing),
     )
 
 
 def window(plan: Streams, done: Done, most: Room) -> tuple[Int[Array, " R"], Int[Array, " R"], Int[Array, " R"]]:
     """What of each stream goes next, within the room: number of its first token, number of tokens, number of slots."""
-    tokens, slots = plan.ahead
-    fits = (tokens + plan.token_NR < done.tokens_R + most.tokens) & (slots + plan.slots_NR <= done.slots_R + most.slots)
-    end = (plan.goes_NR & fits).sum(0, dtype=jnp.int32)
-    first = jnp.clip(done.tokens_R - tokens, 0, plan.size_R)
-    slots_end = jnp.where(fits, plan.slots_NR, 0).max(0)
-    slots_first = jnp.clip(done.slots_R - slots, 0, plan.slots_NR[-1])
-    return first, jnp.maximum(end - first, 0), jnp.maximum(slots_end - slots_first, 0)
+    tokens, slots = (before[:, None] for before in plan.ahead)
+    tokens_end, slots_end = done.tokens_R + most.tokens, done.slots_R + most.slots
+    fits = (tokens + plan.token_RN < tokens_end[:, None]) & (slots + plan.slots_RN <= slots_end[:, None])
+    end = (plan.goes_RN & fits).sum(1, dtype=jnp.int32)
+    first = jnp.clip(done.tokens_R - plan.ahead[0], 0, plan.size_R)
+    last_slot = jnp.where(fits, plan.slots_RN, 0).max(1)
+    first_slot = jnp.clip(done.slots_R - plan.ahead[1], 0, plan.slots_RN[:, -1])
+    return first, jnp.maximum(end - first, 0), jnp.maximum(last_slot - first_slot, 0)
 
 
 def behind(plan: Streams, axis: str) -> Streams:
     """The plan of ragged buffers, where the rows of earlier ranks come first."""
-    sizes = lax.all_gather(jnp.stack([plan.size_R, plan.slots_NR[-1]]), axis)
+    sizes = lax.all_gather(jnp.stack([plan.size_R, plan.slots_RN[:, -1]]), axis)
     before = (jnp.cumsum(sizes, 0) - sizes)[lax.axis_index(axis)]
     return plan._replace(ahead=(before[0], before[1]))

@@ -56,8 +56,5 @@ def from_dict(values: dict) -> Compiled:
 
 def _needed(refused: str) -> int:
     """Bytes that the compiler says it would take, where it refuses for want of memory; 0 where it says none."""
-    found = re.search(r"[Uu]sed ([\d.]+)([KMG]) of|needs? ([\d.]+)([KMG])", refused)
-    if found is None:
-        return 0
-    number, unit = found[1] or found[3], found[2] or found[4]
-    return int(float(number) * {"K": 2**10, "M": 2**20, "G": 2**30}[unit])
+    found = re.search(r"(?:[Uu]sed|needs?|HLO temporaries \() ?([\d.]+)([KMG])", refused)
+    return 0 if found is None else int(float(found[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[found[2]])

@@ -35,8 +35,7 @@ class Pair(NamedTuple):
     gradients: Params
 
 
-# Compiling is most of this file's time, and running next to nothing: half of it without LLVM's optimisations.
-@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+@functools.partial(jax.jit, static_argnums=0)
 def forward_and_back(config: ModelConfig, params: Params, ids: jax.Array) -> tuple[jax.Array, Params]:
     """The logits, and the gradient of the mean log-prob of the next id."""
 

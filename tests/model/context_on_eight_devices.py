@@ -11,12 +11,12 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from cascade_jax.mesh import make_mesh
-from cascade_jax.model import ring
 from cascade_jax.model.attention import attend
 from cascade_jax.model.context import conv_halo, positions_parallel, ssd_parallel
 from cascade_jax.model.ring import ring_attention
 from cascade_jax.model.segments import segment_bounds
-from cascade_jax.model.ssd import causal_conv, ssd
+from pallas_kernels.attention import xla as attention_tiles
+from pallas_kernels.ssd import causal_conv, ssd
 
 H, K, h = 4, 2, 8
 P, G, N, W = 3, 2, 5, 3
@@ -46,20 +46,20 @@ def whole_attention(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Arra
 
 
 def whole_mamba(x, dt, A, B, C, raw, weight, bias, segments):
-    y, state = ssd(x, dt, A, B, C, segments, chunk=4)
-    nothing = jnp.zeros((len(raw), W, CHANNELS))
-    return y, state, causal_conv(nothing, raw, weight, bias, segments)
+    y, state, _ = ssd(x, dt, A, B, C, segments, chunk=4)
+    return y, state, causal_conv(raw, weight, bias, segments)
 
 
 def shard_mamba(x, dt, A, B, C, raw, weight, bias, segments):
     y, state = ssd_parallel(x, dt, A, B, C, segments, chunk=4)
     history, history_segments = conv_halo(raw, segments, W)
-    return y, state, causal_conv(history, raw, weight, bias, segments, history_segments)
+    conv = causal_conv(raw, weight, bias, segments, history_BWC=history, history_segments_BW=history_segments)
+    return y, state, conv
 
 
 def split(shard: Callable, inputs: tuple, outputs: PartitionSpec | tuple, *, context: int) -> Callable:
     mesh = make_mesh(context=context, devices=jax.devices()[:context])
-    return jax.shard_map(shard, mesh=mesh, in_specs=inputs, out_specs=outputs)
+    return jax.shard_map(shard, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
 
 def split_attention(context: int) -> Callable:
@@ -132,7 +132,7 @@ def whole_row_mamba() -> tuple:
 
 @pytest.mark.parametrize(("context", "tile"), [(2, 5), (4, 1024), (8, 2)])
 def test_ring_attention_equals_attention_on_whole_rows(context, tile, monkeypatch):
-    monkeypatch.setattr(ring, "TILE", tile)
+    monkeypatch.setattr(attention_tiles, "TILE", tile)
     inputs, cotangent = attention_inputs()
     want, want_gradients = whole_row_attention()
     got, gradients = compiled(split_attention, context)(inputs, SEGMENTS, cotangent)
@@ -207,7 +207,7 @@ def test_short_messages_and_no_other_collectives():
 
 
 def test_memory_of_a_rank_is_that_of_its_tokens(monkeypatch):
-    monkeypatch.setattr(ring, "TILE", 32)
+    monkeypatch.setattr(attention_tiles, "TILE", 32)
 
     def scratch(context: int, tokens: int) -> int:
         segments = np.ones((1, context * tokens), np.int32)

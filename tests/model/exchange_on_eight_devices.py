@@ -81,7 +81,7 @@ def with_gradients(function):
     return jax.jit(run)
 
 
-on_one = with_gradients(chosen_experts)
+on_one = with_gradients(lambda experts, x, ids, weights: chosen_experts(experts, x, ids.T, weights.T))
 
 
 @functools.cache
@@ -91,7 +91,7 @@ def split(exchange, *, expert, tensor=1, data=1, gated=True, remat=False):
     matrices = Experts(wide, tall, wide if gated else None) if tensor > 1 else EXPERTS
 
     def rank(experts, x, ids, weights):
-        out = expert_parallel(experts, x, ids, weights, exchange=exchange)
+        out = expert_parallel(experts, x, ids.T, weights.T, exchange=exchange)
         return jax.lax.psum(out, "tensor") if tensor > 1 else out
 
     sides = {"in_specs": (matrices, TOKENS, TOKENS, TOKENS), "out_specs": TOKENS}

@@ -79,8 +79,8 @@ def test_what_is_computed_again_takes_less_memory(
 
 @pytest.mark.parametrize("rows", [1, 7, 256, 700])
 def test_running_sums_are_a_cumsum(rows: int) -> None:
-    counts = np.random.default_rng(rows).integers(0, 9, (rows, 5)).astype(np.int32)
-    np.testing.assert_array_equal(running_sums(counts), np.cumsum(counts, 0))
+    counts = np.random.default_rng(rows).integers(0, 9, (5, rows)).astype(np.int32)
+    np.testing.assert_array_equal(running_sums(counts), np.cumsum(counts, 1))
 
 
 def test_the_inverse_of_places() -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascade_jax.model.ssd import causal_conv, segment_sums, ssd
+from pallas_kernels.ssd import causal_conv, ssd
 
 H, P, G, N = 4, 3, 2, 5
 SSD = jax.jit(ssd, static_argnames="chunk")
@@ -47,19 +47,10 @@ def test_chunks_equal_the_recurrence(cuts, dt_scale):
     state = rng.standard_normal((2, H, P, N))
     y, last = recurrence(x, dt, A, B, C, segments, state)
     inputs = [jnp.asarray(a, jnp.float32) for a in (x, dt, A, B, C)]
-    got_y, got_last = SSD(*inputs, segments, chunk=8, state_BHPN=jnp.asarray(state, jnp.float32))
+    got_y, got_last, _ = SSD(*inputs, segments, chunk=8, initial_state=jnp.asarray(state, jnp.float32))
     scale = np.abs(y).max()
     np.testing.assert_allclose(got_y, y, atol=1e-5 * scale)
     np.testing.assert_allclose(got_last, last, atol=1e-5 * np.abs(last).max())
-
-
-def test_segment_sums_hold_only_the_terms_between():
-    a = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
-    sums = np.asarray(segment_sums(a))
-    for last in range(6):
-        for first in range(last + 1):
-            want = a[:, first + 1 : last + 1].astype(np.float64).sum(-1)
-            np.testing.assert_allclose(sums[:, last, first], want, atol=1e-6)
 
 
 def test_convolution_reaches_the_history_and_no_other_segment():
@@ -68,10 +59,11 @@ def test_convolution_reaches_the_history_and_no_other_segment():
     history = rng.standard_normal((1, 3, 2))
     row = np.concatenate([history, x], axis=1)[0]
     raw = np.stack([bias + sum(weight[j] * row[t + j] for j in range(4)) for t in range(7)])
-    got = causal_conv(*(jnp.asarray(a, jnp.float32) for a in (history, x, weight, bias)), None)
+    history, x, weight, bias = (jnp.asarray(a, jnp.float32) for a in (history, x, weight, bias))
+    one = jnp.ones((1, 7), jnp.int32)
+    got = causal_conv(x, weight, bias, one, history_BWC=history)
     np.testing.assert_allclose(got[0], raw / (1 + np.exp(-raw)), atol=1e-5)
     segments = np.asarray([[1, 1, 1, 2, 2, 2, 2]])
-    nothing = jnp.zeros((1, 3, 2))
-    packed = causal_conv(nothing, *(jnp.asarray(a, jnp.float32) for a in (x, weight, bias)), segments)
-    alone = causal_conv(nothing, *(jnp.asarray(a, jnp.float32) for a in (x[:, 3:], weight, bias)), None)
+    packed = causal_conv(x, weight, bias, segments)
+    alone = causal_conv(x[:, 3:], weight, bias, one[:, 3:])
     np.testing.assert_array_equal(packed[:, 3:], alone)
