@@ -105,6 +105,19 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """A reward, or the reason why none could be had; then `reward` is NaN and the sample is kept out of training.
+
+    `components` are numbers for the metrics, `info` is for transcripts: what was extracted, what failed.
+    """
+
+    reward: float
+    components: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    no_verdict: str | None = None
+
+
+@dataclass(frozen=True)
 class Sequence:
     """What packing takes: ids (T,) int32, trained (T,) bool, fields (T,) that belong to the token itself."""
 

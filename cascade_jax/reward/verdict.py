@@ -1,24 +1,9 @@
 """What a verifier says about one sample, and the checks that come before every other check."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cascade_jax.types import Reply, Row, Sample
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A reward, or the reason why none could be had; then `reward` is NaN and the sample is kept out of training.
-
-    `components` are numbers for the metrics, `info` is for transcripts: what was extracted, what failed.
-    """
-
-    reward: float
-    components: Mapping[str, float] = field(default_factory=dict)
-    info: Mapping[str, Any] = field(default_factory=dict)
-    no_verdict: str | None = None
+from cascade_jax.types import Reply, Row, Sample, Verdict
 
 
 class Verifier(Protocol):
