@@ -22,7 +22,7 @@ FOLDER = Path(__file__).with_name("tuned")
 
 
 class Trial(NamedTuple):
-    """Sizes to try, by operation, and what was asked for meanwhile: (operation, dtype, dimensions) -> sizes as filed."""
+    """Sizes to try, by operation, and what was asked for: (operation, dtype, dimensions) -> sizes as filed."""
 
     sizes: Mapping[str, dict[str, int]]
     asked: dict[tuple[str, str, tuple[tuple[str, int], ...]], dict[str, int]]

@@ -64,7 +64,8 @@ def _prepared(
 
         result = run(*given).float().cpu().numpy()
         return call, None, [result]
-    compiled = jax.jit(run).lower(*arguments).compile()
+    # A function of its own: JAX would remember the program that it traced with other block sizes.
+    compiled = jax.jit(lambda *given: run(*given)).lower(*arguments).compile()
     scratch = compiled.memory_analysis().temp_size_in_bytes
     result = [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(compiled(*arguments))]
     return lambda: jax.block_until_ready(compiled(*arguments)), scratch, result
