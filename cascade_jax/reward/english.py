@@ -7,19 +7,22 @@ no data once the text is split; verbs from the lexicon and rules inside `textblo
 import functools
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=32)
 def sentences(text: str) -> tuple[str, ...]:
     import punkt
 
     return tuple(punkt.sent_tokenize(text))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=32)
 def words(text: str) -> tuple[str, ...]:
     """Treebank tokens: punctuation stands alone, "don't" is "do" and "n't"."""
     import nltk
 
-    return tuple(word for sentence in sentences(text) for word in nltk.word_tokenize(sentence, preserve_line=True))
+    split = sentences(text)
+    # Each sentence once: an answer that is giant is most often one that repeats itself.
+    tokens = {sentence: nltk.word_tokenize(sentence, preserve_line=True) for sentence in set(split)}
+    return tuple(word for sentence in split for word in tokens[sentence])
 
 
 def starts_with_verb(text: str) -> bool:

@@ -2,8 +2,8 @@
 
 AFRICA = """Zimbabwe Zambia Uganda Tunisia Togo Tanzania Sudan Somalia Seychelles Senegal Rwanda Nigeria Niger Namibia
 Mozambique Morocco Mauritius Mauritania Mali Malawi Madagascar Libya Liberia Lesotho Kenya Guinea Ghana Gambia Gabon
-Ethiopia Eswatini Eritrea Egypt Djibouti Congo Comoros Chad Cameroon Burundi Botswana Benin Angola Algeria""".split()
-COUNTRIES = "\n".join([*AFRICA[:43], *["Aa"] * 9])  # as many lines as Africa has countries with two names
+Ethiopia Eswatini Eritrea Egypt Djibouti Congo Comoros Chad Cameroon Burundi Botswana Benin Angola Algeria"""
+COUNTRIES = "\n".join([*AFRICA.split(), *["Aa"] * 9])  # a line for each country; those with two names sort as Aa
 CAPITALS = (
     "Reykjavik, Helsinki, Oslo, Tallinn, Stockholm, Riga, Moscow, Copenhagen, Vilnius, Minsk, Dublin, Berlin, "
     "Amsterdam, Warsaw, London, Brussels, Prague, Luxembourg, Paris, Vienna, Bratislava, Budapest, Vaduz, Chisinau, "
@@ -90,7 +90,7 @@ IFBENCH = [
     ("words:palindrome", {}, PALINDROMES, "kite"),
     ("count:punctuation", {}, "Well, no: yes; what?! Stop! Why? So.", "Well, no."),
     ("format:parentheses", {}, "(a (b (c [d {e}])))", "(a)"),
-    ("format:quotes", {}, "\"He said 'she \"yes\" said' then\"", '"one" level'),
+    ("format:quotes", {}, '"He said \'she "yes" said\' then"', '"one" level'),
     ("words:prime_lengths", {}, "an old horse", "a kite"),
     ("format:options", {"options": "yes/no"}, "yes", "maybe"),
     ("format:newline", {}, "kite\nwind", "a kite\nwind"),
@@ -150,7 +150,12 @@ _FORM = {"n_sent": 2, "n_words": 4}
 TRAINING = [  # of the table of the data's ids, with the corners of each
     ("copy:repeat_phrase", _PHRASE, "the old kite flies and the big kite flies", "the old kite flies"),
     ("copy:repeat_phrase", _PHRASE, "the red kite flies, the big kite flies", "the big kite flies, the red kite flies"),
-    ("copy:repeat_phrase", _PHRASE, "So the old kite flies\nthe new kite flies", "the old wind flies, the new kite flies"),
+    (
+        "copy:repeat_phrase",
+        _PHRASE,
+        "So the old kite flies\nthe new kite flies",
+        "the old wind flies, the new kite flies",
+    ),
     ("copy:repeat_phrase", _PHRASE, "the a kite flies the b kite flies.", "the a b kite flies the b kite flies"),
     ("detectable_format:sentence_hyphens", {}, "It flies.-It falls.", "It flies. - It falls."),
     ("detectable_format:sentence_hyphens", {}, "Does it?-It does!-Good.", "It flies. It falls."),
