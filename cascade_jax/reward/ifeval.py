@@ -24,6 +24,7 @@ _LITERAL = {
     "keywords:forbidden_words": "forbidden_words",
     "detectable_format:multiple_sections": "section_spliter",
 }
+_NUMBER = re.compile(r"N|n|m|small_n|n_start|n_end|\w+_words|percentage|nth_paragraph|num_\w+|\w*frequency")
 
 
 def bind(name: str, arguments: Mapping[str, Any]) -> Callable[[str], bool]:
@@ -48,17 +49,22 @@ def sentences(text: str) -> list[str]:
     return sys.modules["if_verifiable.ifeval.instructions_util"].split_into_sentences(text)
 
 
-def _escaped(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_escaped(one) for one in value]
-    return re.escape(value.strip()) if isinstance(value, str) else value
+def _escaped(value: str | list[str]) -> str | list[str]:
+    return re.escape(value.strip()) if isinstance(value, str) else [re.escape(one.strip()) for one in value]
 
 
 @functools.lru_cache(maxsize=256)
 def _parameters(checker: type) -> dict[str, inspect.Parameter]:
     """All are required, whatever their default: the registries draw a random value for one that is not given."""
     _, *found = inspect.signature(checker.build_description).parameters.items()
-    return {key: parameter.replace(default=inspect.Parameter.empty) for key, parameter in found}
+    return {key: p.replace(default=inspect.Parameter.empty, annotation=_type(key)) for key, p in found}
+
+
+def _type(key: str) -> type:
+    """What the package means by an argument of this name; it declares no types, and some it looks at too late."""
+    if key in ("keywords", "forbidden_words"):
+        return list
+    return int if _NUMBER.fullmatch(key) else str
 
 
 def load_registry() -> Mapping[str, type]:

@@ -56,7 +56,7 @@ class InstructionFollowing:
             raise BadInstruction(f"the row has {len(ids)} instructions and {len(kwargs)} kwargs; one each is needed")
         checkers = [build_checker(name, arguments or {}) for name, arguments in zip(ids, kwargs, strict=True)]
         texts = _loose(text) if self.loose else [text]
-        return {f"{i}:{c.name}": any(map(c.check_following, texts)) for i, c in enumerate(checkers)}
+        return {f"{i}:{c.name}": any(map(c.followed_by, texts)) for i, c in enumerate(checkers)}
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class Checker:
     """One instruction with its arguments."""
 
     name: str
-    rule: Callable[[str], bool]
+    check_following: Callable[[str], bool]  # the rule itself, which may raise
 
-    def check_following(self, text: str) -> bool:
-        """Whether the text follows. One that says nothing or that the rule stumbles over does not."""
+    def followed_by(self, text: str) -> bool:
+        """A text that says nothing, or that the rule stumbles over, does not follow."""
         if not _says_something(self.name, text):
             return False
         try:
-            return bool(self.rule(text))
+            return bool(self.check_following(text))
         except Exception:  # third-party checks stumble over odd answers in many ways
             return False
 
@@ -79,6 +79,8 @@ class Checker:
 def build_checker(name: str, arguments: Mapping[str, Any]) -> Checker:
     """A checker that is ready to be asked. BadInstruction: unknown id; missing, unknown or impossible arguments."""
     known = _ALIASES.get(name, name)
+    if not isinstance(arguments, Mapping):
+        raise BadInstruction(f"the kwargs of instruction {name} must be an object, not {arguments!r}")
     for part, names in ((ifeval, load_registry()), (training_instructions, training_instructions.CHECKS)):
         if known in names:
             return Checker(name, part.bind(known, tidy(arguments)))

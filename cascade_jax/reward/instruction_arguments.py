@@ -1,6 +1,7 @@
 """Arguments of instructions: as published rows hold them, and as a check takes them."""
 
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -49,16 +50,20 @@ def require(name: str, arguments: Mapping[str, Any], parameters: Mapping[str, in
 def _fits(value: Any, wanted: Any) -> bool:
     if wanted is str:
         return isinstance(value, str) and bool(value.strip())
+    if wanted is list:
+        return isinstance(value, list) and all(_fits(one, str) for one in value)
     if get_origin(wanted) is Literal:
         return value in get_args(wanted)
-    if get_origin(wanted) is Annotated:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= wanted.__metadata__[0]
-    return True  # the package's checks have no annotations; it looks at the values itself
+    at_least = wanted.__metadata__[0] if get_origin(wanted) is Annotated else -math.inf
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
 def _allowed(wanted: Any) -> str:
     if wanted is str:
         return "it must be a text that is not blank"
+    if wanted is list:
+        return "it must be a list of texts that are not blank"
     if get_origin(wanted) is Literal:
         return f"allowed are {', '.join(map(repr, get_args(wanted)))}"
-    return f"it must be a whole number from {wanted.__metadata__[0]} up"
+    at_least = f" from {wanted.__metadata__[0]} up" if get_origin(wanted) is Annotated else ""
+    return f"it must be a whole number{at_least}"

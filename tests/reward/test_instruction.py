@@ -151,6 +151,11 @@ def test_loose_is_never_the_stricter_one(row, sample):
         ("count:lowercase_counting", {"N": "3"}, "whole number"),
         ("keywords:keyword_specific_position", {"keyword": "kite", "n": 0, "m": 1}, "from 1 up"),
         ("copy:copying_multiple", {"N": 2}, "prompt_to_repeat"),
+        ("keywords:forbidden_words", {"forbidden_words": ["kite", 5]}, "list of texts"),
+        ("keywords:existence", {"keywords": []}, "out of range"),
+        ("startend:end_checker", {"end_phrase": 5}, "must be a text"),
+        ("detectable_format:number_bullet_lists", {"num_bullets": 2.5}, "whole number"),
+        ("punctuation:no_comma", ["N"], "must be an object"),
     ],
 )
 def test_a_bad_row_is_no_verdict_and_never_a_pass(verifier, row, sample, name, kwargs, said):
@@ -171,14 +176,14 @@ def test_nothing_is_drawn_for_a_missing_argument(verifier, row, sample, case):
 def test_kwargs_of_published_rows_are_tidied(verifier, row, sample):
     kwargs = {"keyword1": ["kite"], "keyword2": ["wind"], "N": None}
     checker = build_checker("count:count_increment_word", kwargs)
-    assert checker.check_following("kite wind wind") and not checker.check_following("kite wind")
+    assert checker.followed_by("kite wind wind") and not checker.followed_by("kite wind")
     kwargs = ARGUMENTS["count:keywords_multiple"] | {"keyword1": ["kite"], "N": None}
-    assert build_checker("count:keywords_multiple", kwargs).check_following(answer_to("count:keywords_multiple"))
+    assert build_checker("count:keywords_multiple", kwargs).followed_by(answer_to("count:keywords_multiple"))
     floats = ask(row, ("words:words_position", {"keyword": "kite"}), ("sentence:keyword", {"word": "kite", "N": 1.0}))
     assert verifier.verify(floats, sample("A kite flies the kite well")).info["failed"] == []
-    assert build_checker("keywords:existence", {"keywords": "kite"}).check_following("A kite.")
-    assert build_checker("first_word:first_word_sent", {"first_word": ["It"]}).check_following("It is. It was.")
-    assert build_checker("letters:letter_counting", {"N": 3.0, "relation": "at least"}).check_following("kit")
+    assert build_checker("keywords:existence", {"keywords": "kite"}).followed_by("A kite.")
+    assert build_checker("first_word:first_word_sent", {"first_word": ["It"]}).followed_by("It is. It was.")
+    assert build_checker("letters:letter_counting", {"N": 3.0, "relation": "at least"}).followed_by("kit")
 
 
 def answer_to(name):
@@ -193,7 +198,7 @@ def test_keywords_are_texts_and_no_patterns(name):
         more = {"frequency": 1, "relation": "at least"} if name.endswith("frequency") else {}
         checker = build_checker(name, {wanted: kwargs[wanted], **more})
         start = time.process_time()
-        there, stranger = checker.check_following(f"so a{keyword}b {keyword}"), checker.check_following("a" * 60 + "!b")
+        there, stranger = checker.followed_by(f"so a{keyword}b {keyword}"), checker.followed_by("a" * 60 + "!b")
         assert time.process_time() - start < 1
         assert (there, stranger) == ((True, False) if "forbidden" not in name else (there, True))
 
@@ -224,7 +229,7 @@ def test_marks_alone_follow_nothing_else():
             "(((((())))))",
             "-",
         ):
-            assert not checker.check_following(text), (name, text)
+            assert not checker.followed_by(text), (name, text)
 
 
 def test_what_is_thought_does_not_count(verifier, row, sample):
@@ -255,13 +260,13 @@ def test_a_text_in_no_language_is_not_in_one(verifier, row, sample, name, caplog
     ],
 )
 def test_verbs_are_told_offline(text, verb):
-    assert build_checker("words:start_verb", {}).check_following(text) is verb
+    assert build_checker("words:start_verb", {}).followed_by(text) is verb
 
 
 def test_a_check_that_breaks_counts_as_not_followed(verifier, row, sample):
     checker = build_checker("format:quote_unquote", {})
     with pytest.raises(IndexError):
-        checker.rule("...")
+        checker.check_following("...")
     verdict = verifier.verify(ask(row, ("format:quote_unquote", {}), ("punctuation:no_comma", {})), sample("1 ..."))
     assert verdict.reward == 0.0 and verdict.no_verdict is None and verdict.components == {"fraction": 0.5}
     deep = sample("[" * 200_000)
@@ -296,7 +301,7 @@ def test_a_megabyte_is_checked_in_bounded_time(sentences):
     text = "".join(itertools.islice(itertools.cycle(sentences), 60_000))[:1_000_000]
     assert len(text) == 1_000_000
     start = time.process_time()
-    followed = {name for name, kwargs in ARGUMENTS.items() if build_checker(name, kwargs).check_following(text)}
+    followed = {name for name, kwargs in ARGUMENTS.items() if build_checker(name, kwargs).followed_by(text)}
     assert time.process_time() - start < 90, "of one core, for all 112"
     assert "punctuation:punctuation_exclamation" in followed
     assert "length_constraints:number_words" not in followed
@@ -328,7 +333,7 @@ def test_no_run_of_marks_takes_quadratic_time(name, unit, start):
     text = start + unit * (200_000 // len(unit))
     checker = build_checker(name, ARGUMENTS[name])
     begun = time.process_time()
-    checker.check_following(text)
+    checker.followed_by(text)
     assert time.process_time() - begun < 3
 
 
@@ -365,7 +370,7 @@ def test_checks_in_linear_time_say_what_the_packages_own_say(name):
         "detectable_format:number_bullet_lists": [{"num_bullets": n} for n in (1, 2)],
     }
     for kwargs in kwargs_of.get(name, [{}]):
-        rule = build_checker(name, kwargs).rule
+        rule = build_checker(name, kwargs).check_following
         (package,) = rule.args
         said = [bool(rule(text)) for text in texts]
         assert said == [bool(package.check_following(text)) for text in texts]
