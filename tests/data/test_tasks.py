@@ -104,6 +104,24 @@ def test_verifiers_accept_the_oracle_and_refuse_wrong_answers(verify, task, leve
             assert (verdict.reward, verdict.no_verdict) == (0.0, None), (row, message, verdict)
 
 
+@pytest.mark.parametrize("level", (4, 5, 6))
+def test_instructions_are_combined(chat, verify, level):
+    """The levels above the others' are as large, are judged alike, and stay out of the tokenizer's texts."""
+    rng = np.random.default_rng(level)
+    rows = generate("instruction_following", "train", 120, difficulty=(level,))
+    assert len({row.id for row in rows}) == 120
+    for row in rows:
+        assert len(row.fields["instruction_id_list"]) == level - 2  # that the words are there is one more
+        right = oracle(row, rng)
+        assert verify(row, right).reward == 1.0
+        for message in (*wrong_answers(row, rng), TASKS[row.kind].habit(row.extra["content"], rng)):
+            assert (verify(row, message).reward, verify(row, message).no_verdict) == (0.0, None), (row, message)
+        prompt = chat.render(row.messages, thinking=False, generation_prompt=True).ids
+        ids, trained = chat.render([*row.messages, right], thinking=False)
+        assert len(prompt) <= 60 and trained.sum() <= 28 and len(ids) <= 96
+    assert not {row.messages[-1]["content"] for row in rows} & set(tasks.corpus())
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_judge_prefers_the_oracle(chat, level):
     rng = np.random.default_rng(level)
