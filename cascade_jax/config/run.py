@@ -27,18 +27,6 @@ class SourceConfig:
 
 
 @dataclass(frozen=True)
-class DomainConfig:
-    """One skill: rows to train on, rows to choose teachers by, rows to report, and how it is prompted."""
-
-    train: SourceConfig
-    validation: SourceConfig
-    test: SourceConfig | None = None
-    thinking: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the domain's verifier, or of its comparisons
-    judge: "JudgeConfig | None" = None  # None: the run's
-
-
-@dataclass(frozen=True)
 class JudgeConfig:
     """An OpenAI-compatible endpoint. An empty url serves the rule-based judge of the demo on a loopback port.
 
@@ -62,6 +50,18 @@ class JudgeConfig:
         for name in ("timeout", "concurrency", "max_tokens"):
             value = getattr(self, name)
             require(value > 0, f"judge.{name}={value} must be positive.")
+
+
+@dataclass(frozen=True)
+class DomainConfig:
+    """One skill: rows to train on, rows to choose teachers by, rows to report, and how it is prompted."""
+
+    train: SourceConfig
+    validation: SourceConfig
+    test: SourceConfig | None = None
+    thinking: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the domain's verifier, or of its comparisons
+    judge: JudgeConfig | None = None  # None: the run's
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from cascade_jax.config import ConfigError, JudgeConfig
 
 Messages = Sequence[Mapping[str, Any]]
 
-_PAUSE = 0.2  # seconds before the first retry; doubles
+_PAUSE, _LONGEST_PAUSE = 0.2, 30.0  # seconds before the first retry of what failed, which doubles, and the most
 _DOWN = 5.0  # seconds during which a dead endpoint is tried once a request and not again
 _REMEMBERED = 65_536  # replies
 _STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
@@ -126,9 +126,10 @@ class Endpoint:
         for attempt in range(1 + self._config.retries):
             if self._down_at > began:  # found out while this one waited
                 return "", Answer(None, f"{self.where} cannot be reached")
-            if attempt:
+            if attempt and not failed.unreadable:
                 # Of two requests that failed together, one comes back later; by its hash, so that runs repeat.
-                time.sleep(_PAUSE * 2 ** (attempt - 1) * (0.5 + int(key[8:16], 16) / 2**32))
+                jitter = 0.5 + int(key[8:16], 16) / 2**32
+                time.sleep(min(_LONGEST_PAUSE, _PAUSE * 2 ** (attempt - 1)) * jitter)
             # The seed hangs on the question and the attempt alone, so that a run that is repeated asks the same.
             seed = (int(key[:8], 16) + attempt) % 2**31
             try:

@@ -9,6 +9,7 @@ from cascade_jax.data.long_context.fill import Draft
 from cascade_jax.data.long_context.names import name, noise
 
 _HEAD = "The text below holds notes that give secret numbers. Read it with care; a question about them follows.\n"
+_DECOYS = ("The meter by the door reads {}.\n", "On the ticket stands {}, and nobody has come for it.\n")
 _NUMBER = r"(?<!\d)\d{7}(?!\d)"  # what looks like an answer
 
 
@@ -43,13 +44,16 @@ def _draft(
     names = [name(rng) for _ in range(keys)]
     while len(set(names)) < keys:
         names = [name(rng) for _ in range(keys)]
-    numbers = [str(number) for number in 10**6 + rng.choice(9 * 10**6, keys * values, replace=False)]
+    drawn = [str(number) for number in 10**6 + rng.choice(9 * 10**6, keys * values + len(_DECOYS), replace=False)]
+    numbers, rest = drawn[: keys * values], drawn[keys * values :]
     needles = [_line(names[i // values], number) for i, number in enumerate(numbers)]
+    # Numbers that are no secret, so that to name every number is to name a wrong one; not among a real text.
+    decoys = [] if prose else [line.format(number) for line, number in zip(_DECOYS, rest, strict=True)]
     wanted, answers = names[:asked], numbers[: asked * values]
     question = f"Which secret numbers does the text give for {' and for '.join(wanted)}? Answer with the numbers alone."
     return Draft(
         head=_HEAD,
-        pieces=tuple(needles),
+        pieces=(*needles, *decoys),
         filler=_strangers(rng, set(names), set(numbers)) if others else _prose(rng, prose),
         tail=question,
         fields={"expected_answer": answers, "grading_mode": "all", "candidates": _NUMBER, "question": question},
