@@ -17,9 +17,7 @@ def config(**changed):
     stage = {"kind": "sft", "steps": 1, "domains": {"proof": 1.0}, "length": 32}
     given = {"name": "n", "order": ["s"], "stages": {"s": stage}, "model": "tiny"}
     named = {"proof": domain("proof"), "likes": domain("preference"), **changed}
-    return build(
-        CascadeConfig, {"name": "n", "order": ["s"], "stages": {"s": stage}, "domains": named, "model": "tiny"}
-    )
+    return build(CascadeConfig, given | {"domains": named})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from cascade_jax.reward.endpoint import Endpoint, Request
 
 
 class Recorder:
-    """Answers every chat request with `reply(body)` (None: HTTP 500), and keeps bodies, headers, times, the most at once."""
+    """Answers every chat request with `reply(body)` (None: HTTP 500); keeps bodies, headers, times, most at once."""
 
     def __init__(self, reply=lambda body: "yes", seconds=0.0):
         self.bodies, self.headers, self.times, self.now, self.most = [], [], [], 0, 0

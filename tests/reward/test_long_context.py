@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cascade_jax.data.long_context import generate
+from cascade_jax.data.long_context import LongRows
 from cascade_jax.reward import VERIFIERS
 from cascade_jax.reward.long_context import LongContext, own_share
 
@@ -111,7 +111,7 @@ def test_rows_at_fault(row, sample, fields, reason):
     ],
 )
 def test_generated_rows_accept_gold_and_refuse_tricks(sample, task):
-    for row in generate(task, 3, tokens=2000, encode=encode, seed=5):
+    for row in LongRows(task, 3, tokens=2000, encode=encode, seed=5):
         verify = VERIFIERS[row.kind]().verify
         gold = row.fields["expected_answer"]
         prompt = row.messages[0]["content"]

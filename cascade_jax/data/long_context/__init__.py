@@ -4,8 +4,9 @@ A generator is a function (rng, tokens, prose) -> Draft: a task that is then fil
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,34 +31,48 @@ GENERATORS: dict[str, Callable[[np.random.Generator, int, Sequence[str]], Draft]
 }
 
 
-def generate(
-    task: str,
-    count: int,
-    *,
-    tokens: int,
-    encode: Callable[[str], list[int]],
-    seed: int = 0,
-    prose: Sequence[str] = (),
-) -> Iterator[Row]:
-    """`count` rows whose user message has `tokens` tokens, or fewer by less than a line. The template adds its own.
+class LongRows(Sequence[Row]):
+    """`count` rows of one task, each made when it is asked for: a row of a million tokens has some megabytes.
 
-    `encode` is the tokenizer's. `prose`: lines of a text to hide needles in, in place of noise. The same seed gives the
-    same rows. ValueError: an unknown task, or too few tokens for what has to be in the prompt.
+    Their user message has `tokens` tokens, or fewer by less than a line; the template adds its own. `encode` is the
+    tokenizer's. `prose`: lines of a text to hide needles in, in place of noise. The same seed gives the same rows.
+    ValueError: an unknown task, or too few tokens for what has to be in the prompt.
     """
-    if task not in GENERATORS:
-        raise ValueError(f"the long-context task {task!r} does not exist; choose one of {', '.join(GENERATORS)}.")
-    counter = LineCounter(encode)
-    prose = [line.strip() + "\n" for line in prose if line.strip()]
-    for number in range(count):
-        rng = np.random.default_rng(derive(seed, "long_context", task, tokens, number))
-        draft = GENERATORS[task](rng, tokens, prose)
-        text, size = filled(draft, tokens, counter, rng)
-        yield Row(
-            id=f"{task}-{tokens}-{seed}-{number}",
+
+    def __init__(
+        self,
+        task: str,
+        count: int,
+        *,
+        tokens: int,
+        encode: Callable[[str], list[int]],
+        seed: int = 0,
+        prose: Sequence[str] = (),
+    ):
+        if task not in GENERATORS:
+            raise ValueError(f"the long-context task {task!r} does not exist; choose one of {', '.join(GENERATORS)}.")
+        self._task, self._count, self._tokens, self._seed = task, count, tokens, seed
+        self._size_of = LineCounter(encode)
+        self._prose = [line.strip() + "\n" for line in prose if line.strip()]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(f"row {index} of {self._count}")
+        number = index % self._count
+        rng = np.random.default_rng(derive(self._seed, "long_context", self._task, self._tokens, number))
+        draft = GENERATORS[self._task](rng, self._tokens, self._prose)
+        text, size = filled(draft, self._tokens, self._size_of, rng)
+        return Row(
+            id=f"{self._task}-{self._tokens}-{self._seed}-{number}",
             kind=draft.kind,
             messages=({"role": "user", "content": text},),
             fields=dict(draft.fields),
-            extra={"task": task, "tokens": size},
+            extra={"task": self._task, "tokens": size},
         )
 
 
