@@ -36,6 +36,13 @@ _GRADE = (
     "POINTS: n"
 )
 
+LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")  # far better, better, as good
+_LABEL = (
+    "Two assistants have answered the user. Say which answer is better: correct first of all, then helpful, relevant, "
+    "complete without ballast. Work out an answer of your own before you judge. Their order means nothing.\nEnd with "
+    f"a line that holds one label: {', '.join(f'[[{label}]]' for label in LABELS)} (far better, better, as good)."
+)
+
 
 def comparison(conversation: str, response_1: str, response_2: str, *, principle: str = "") -> Chat:
     """Asks for the JSON of the GenRM convention."""
@@ -43,6 +50,11 @@ def comparison(conversation: str, response_1: str, response_2: str, *, principle
     return _question(
         _COMPARE, {"CONVERSATION": conversation, **guide, "RESPONSE 1": response_1, "RESPONSE 2": response_2}
     )
+
+
+def label(prompt: str, answer_a: str, answer_b: str) -> Chat:
+    """Asks for one of five labels, as Arena-Hard does."""
+    return _question(_LABEL, {"USER": prompt, "ANSWER A": answer_a, "ANSWER B": answer_b})
 
 
 def agreement(question: str, official: str, candidate: str, *, candidate_first: bool = False) -> Chat:
@@ -96,6 +108,12 @@ def read_points(reply: str) -> int | None:
     if len(numbers) != 1 or not labelled or numbers[0] not in {str(n) for n in range(MOST_POINTS + 1)}:
         return None
     return int(numbers[0])
+
+
+def read_label(reply: str) -> str | None:
+    """The label on the reply's last line; None where it holds none, or several."""
+    found = set(re.findall(r"\[\[([AB<>=]+)\]\]", _last_line(reply)))
+    return found.pop() if len(found) == 1 and found <= set(LABELS) else None
 
 
 def _last_line(reply: str) -> str:

@@ -48,6 +48,8 @@ def reply(messages: Sequence[Mapping[str, Any]], compare: Callable[..., Mapping[
         asked = {"role": "user", "content": sections["CONVERSATION"].rpartition("user: ")[2]}
         scores = compare([asked], sections["RESPONSE 1"], sections["RESPONSE 2"])
         return scores if isinstance(scores, str) else json.dumps(scores)
+    if "ANSWER A" in sections:
+        return f"[[{_label(sections)}]]"
     if "CANDIDATE ANSWER" in sections:
         official, candidate = (_WORD.findall(sections[f"{who} ANSWER"].lower()) for who in ("OFFICIAL", "CANDIDATE"))
         return "CORRECT" if official == candidate else "INCORRECT"
@@ -71,6 +73,14 @@ def topic_words(question: str) -> frozenset[str]:
     """The words of a question that carry content."""
     found = {word.lower() for word in _WORD.findall(question)}
     return frozenset(found - STOP_WORDS - _REQUESTS)
+
+
+def _label(sections: Mapping[str, str]) -> str:
+    asked = {"role": "user", "content": sections["USER"]}
+    ranking = compare([asked], sections["ANSWER A"], sections["ANSWER B"])["ranking"]
+    if ranking == 3.5:
+        return "A=B"
+    return judge_prompts.LABELS[{1: 0, 6: 4}.get(ranking, 1 if ranking < 3.5 else 3)]
 
 
 def _ranking(second_ahead: float) -> float:
