@@ -118,7 +118,13 @@ def judge_groups(
 def _judge(domain: Domain, groups: Sequence[Group], seed: int) -> list[list[Verdict]]:
     if domain.kind == "preference":
         return preference_groups(domain.comparer, groups, seed=seed, **vars(domain.preference))[1]
-    return verify_groups({domain.kind: domain.verifier}, groups)[1]
+    return _verified(domain, groups)
+
+
+def _verified(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
+    # Whoever waits for a judge waits along with as many others as it takes at a time.
+    waiting = {"threads": domain.verifier.judge.concurrency} if domain.kind in JUDGED else {}
+    return verify_groups({domain.kind: domain.verifier}, groups, **waiting)[1]
 
 
 def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
@@ -128,6 +134,8 @@ def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]
 
 def _score(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
     if domain.kind == "preference":
-        items = [(g.prompt.row, sample, g.prompt.row.fields["reference"]) for g in groups for sample in g.samples]
+        items = [
+            (g.prompt.row, sample, g.prompt.row.fields.get("reference", "")) for g in groups for sample in g.samples
+        ]
         return split_like(groups, win_rates(domain.comparer, items))
-    return verify_groups({domain.kind: domain.verifier}, groups)[1]
+    return _verified(domain, groups)

@@ -53,6 +53,7 @@ class Endpoint:
         path = address.path.rstrip("/")
         self._config = config
         self._path = (path if path.endswith("/v1") else f"{path}/v1") + "/chat/completions"
+        self.concurrency = config.concurrency  # requests at a time, from however many threads
         self._headers = {"Content-Type": "application/json", **_authorization(config)}
         self.where = f"judge at {address.scheme}://{address.netloc}{self._path}"
         # The standard library's client costs a fifth of httpx per request, and a demo step makes 448 of them.
