@@ -8,28 +8,32 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig
+from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig, build
 from cascade_jax.data import sources
 from cascade_jax.data.chat import Chat
 from cascade_jax.processes import shared
 from cascade_jax.reward import VERIFIERS, Verdict, Verifier, judge_server, verify_groups
 from cascade_jax.reward.batch import rewards_of, split_like
 from cascade_jax.reward.judge import Judge
-from cascade_jax.reward.preference import preference_groups, win_rates
+from cascade_jax.reward.preference import PreferenceSettings, preference_groups, win_rates
 from cascade_jax.rollout.episode import make_prompt
 from cascade_jax.types import Group, Prompt, Row
+
+JUDGED = ("judged", "proof")  # kinds whose verifiers ask a judge
 
 
 @dataclass(frozen=True)
 class Domain:
-    """rows: split -> rows of one kind. `verifier` is None for preferences, which a judge compares within a group."""
+    """rows: split -> rows of one kind. Preferences are compared within a group and have `preference` for a verifier."""
 
     name: str
     rows: Mapping[str, Sequence[Row]]
     kind: str
     thinking: bool
     verifier: Verifier | None
-    judge: Judge | None = None
+    judge: JudgeConfig | None = None  # None: the run's
+    preference: PreferenceSettings | None = None
+    comparer: Judge | None = None  # of preferences, while a run goes on
 
 
 def load(config: CascadeConfig) -> dict[str, Domain]:
@@ -44,27 +48,41 @@ def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
     }
     kind = rows["train"][0].kind
     if kind == "preference":
-        return Domain(name, rows, kind, domain.thinking, verifier=None)
+        settings = build(PreferenceSettings, domain.settings, f"domains.{name}.settings")
+        return Domain(name, rows, kind, domain.thinking, None, domain.judge, settings)
     if kind not in VERIFIERS:
         raise ConfigError(
             f"domains.{name} holds rows of kind {kind!r}, which has no verifier; "
             f"kinds with one are {', '.join(sorted([*VERIFIERS, 'preference']))}."
         )
-    return Domain(name, rows, kind, domain.thinking, verifier=VERIFIERS[kind](**domain.settings))
+    return Domain(name, rows, kind, domain.thinking, VERIFIERS[kind](**domain.settings), domain.judge)
 
 
 @contextlib.contextmanager
 def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[dict[str, Domain]]:
-    """The same domains, preferences with a client of the configured judge, or of the rule judge, served meanwhile."""
+    """The same domains, those that need a judge with a client of their own one or of the run's (`config`).
+
+    A judge without an address is the rule judge, served meanwhile. Domains of one judge share its client.
+    """
     with contextlib.ExitStack() as stack:
-        judge = None
-        if any(domain.kind == "preference" for domain in domains.values()):
-            url = config.url or stack.enter_context(judge_server.running()).url
-            judge = stack.enter_context(Judge(dataclasses.replace(config, url=url)))
-        yield {
-            name: dataclasses.replace(domain, judge=judge) if domain.kind == "preference" else domain
-            for name, domain in domains.items()
-        }
+        clients: dict[JudgeConfig, Judge] = {}
+
+        def client(domain: Domain) -> Judge:
+            asked = domain.judge or config
+            if asked not in clients:
+                url = asked.url or stack.enter_context(judge_server.running()).url
+                clients[asked] = stack.enter_context(Judge(dataclasses.replace(asked, url=url)))
+            return clients[asked]
+
+        ready = {}
+        for name, domain in domains.items():
+            if domain.kind == "preference":
+                domain = dataclasses.replace(domain, comparer=client(domain))
+            elif domain.kind in JUDGED:
+                verifier = dataclasses.replace(domain.verifier, judge=client(domain).endpoint)
+                domain = dataclasses.replace(domain, verifier=verifier)
+            ready[name] = domain
+        yield ready
 
 
 def fitting_prompts(
@@ -99,8 +117,14 @@ def judge_groups(
 
 def _judge(domain: Domain, groups: Sequence[Group], seed: int) -> list[list[Verdict]]:
     if domain.kind == "preference":
-        return preference_groups(domain.judge, groups, seed=seed)[1]
-    return verify_groups({domain.kind: domain.verifier}, groups)[1]
+        return preference_groups(domain.comparer, groups, seed=seed, **vars(domain.preference))[1]
+    return _verified(domain, groups)
+
+
+def _verified(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
+    # Whoever waits for a judge waits along with as many others as it takes at a time.
+    waiting = {"threads": domain.verifier.judge.concurrency} if domain.kind in JUDGED else {}
+    return verify_groups({domain.kind: domain.verifier}, groups, **waiting)[1]
 
 
 def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
@@ -110,6 +134,8 @@ def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]
 
 def _score(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
     if domain.kind == "preference":
-        items = [(g.prompt.row, sample, g.prompt.row.fields["reference"]) for g in groups for sample in g.samples]
-        return split_like(groups, win_rates(domain.judge, items))
-    return verify_groups({domain.kind: domain.verifier}, groups)[1]
+        items = [
+            (g.prompt.row, sample, g.prompt.row.fields.get("reference", "")) for g in groups for sample in g.samples
+        ]
+        return split_like(groups, win_rates(domain.comparer, items))
+    return _verified(domain, groups)
