@@ -65,6 +65,7 @@ class RLConfig:
     samples: int = 8
     dynamic_filter: bool = False  # draw again until `prompts` groups carry signal
     max_draws: int = 10
+    group_floor: float | None = None  # groups in which no reward is above it are masked (agentless repair: 0.5)
     overlong: Literal["none", "penalty", "filter"] = "none"
     kl_coef: float = 0.0
     band: tuple[float, float] | None = (0.5, 2.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cascade_jax.advantage import informative_groups, overlong_penalty
+from cascade_jax.advantage import groups_above, informative_groups, overlong_penalty
 from cascade_jax.domains import fitting_prompts, judge_groups
 from cascade_jax.rollout.episode import run_prompts
 from cascade_jax.seeding import derive
@@ -74,10 +74,10 @@ def truncated(groups: list[Group]) -> np.ndarray:
 
 
 def _carries_signal(context: Context, rewards_PG: np.ndarray) -> np.ndarray:
-    # A KL term has a gradient in every group, so there all of them stay.
-    if context.stage.rl.kl_coef > 0:
-        return np.ones(len(rewards_PG), bool)
-    return np.asarray(informative_groups(rewards_PG))
+    rl = context.stage.rl
+    # A KL term has a gradient in every group, so there all of them stay; what the floor masks has none at all.
+    keep = np.ones(len(rewards_PG), bool) if rl.kl_coef > 0 else np.asarray(informative_groups(rewards_PG))
+    return keep if rl.group_floor is None else keep & np.asarray(groups_above(rewards_PG, rl.group_floor))
 
 
 def _metrics(drawn: list[tuple[list[Group], np.ndarray]], *, kept: int) -> dict[str, Weighted]:
