@@ -10,9 +10,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cascade_jax.data import kinds
+from cascade_jax.data import kinds, published
 from cascade_jax.data import messages as chat
 from cascade_jax.types import Row
+
+_HOLDERS = ("verifier_metadata", "instance", "metadata")  # the last two in rows of SWE alone
 
 
 class RowError(ValueError):
@@ -23,28 +25,35 @@ class RowError(ValueError):
         self.where, self.reason = where, reason
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return RowError, (self.where, self.reason)
+        return type(self), (self.where, self.reason)
+
+
+class UngradableRow(RowError):
+    """A row that is whole, but that no answer can be graded by: it is left out and counted."""
 
 
 def parse_row(record: Mapping[str, Any], *, where: str) -> Row:
-    """The checked Row of one record; `where` ("rows.jsonl:12") begins the one sentence of a RowError."""
+    """The checked Row of one record; `where` ("rows.jsonl:12") begins the one sentence of a RowError.
+
+    UngradableRow where the columns that an answer is graded by are empty.
+    """
     try:
         return _parse(record)
+    except kinds.NoSignal as error:
+        raise UngradableRow(where, str(error)) from None
     except ValueError as error:
         raise RowError(where, str(error)) from None
 
 
 def to_record(row: Row) -> dict[str, Any]:
     """The JSON-able record of a row; `parse_row` makes an equal Row of it."""
-    fields, extra = dict(row.fields), dict(row.extra)
+    fields, extra = kinds.written_calls(row.fields), dict(row.extra)
     if row.kind == "sft":
         record: dict[str, Any] = {"messages": [*row.messages, fields.pop("demonstration")]}
         record |= {"tools": list(row.tools)} if row.tools else {}
     else:
         request = {"input": chat.to_items(row.messages)} | ({"tools": chat.to_tools(row.tools)} if row.tools else {})
         record = {"responses_create_params": request | extra.pop("responses_create_params", {})}
-    if "expected_action" in fields:
-        fields["expected_action"] = kinds.written_action(fields["expected_action"])
     return {"id": row.id, "kind": row.kind, **record, **fields, **extra}
 
 
@@ -60,17 +69,9 @@ def _parse(record: Mapping[str, Any]) -> Row:
     if record.get("_hf_placeholder"):
         raise ValueError("the row is a placeholder of another data set; fill it with that data set's own script first")
     kind = kinds.detect_kind(record)
-    if kind in kinds.WITHOUT_VERIFIER:
-        raise ValueError(f"rows of the kind {kind} are recognised, but this kind has no verifier yet")
+    record = published.renamed(kind, record)
     record.pop("kind", None)
-    fields = {name: record.pop(name) for name in kinds.COLUMNS[kind] if name in record}
-    nested = record.get("verifier_metadata")
-    if isinstance(nested, Mapping):
-        found = {name: nested[name] for name in kinds.COLUMNS[kind] if nested.get(name) is not None}
-        fields = found | fields
-        rest = {name: value for name, value in nested.items() if name not in found}
-        record = {key: value for key, value in record.items() if key != "verifier_metadata"}
-        record |= {"verifier_metadata": rest} if rest else {}
+    record, fields = _pop_fields(record, kind)
     messages, tools = _pop_conversation(record, kind, fields)
     if kind == "sft":
         fields["demonstration"], messages = messages[-1], messages[:-1]
@@ -87,6 +88,21 @@ def _parse(record: Mapping[str, Any]) -> Row:
     return Row(hashlib.sha256(text.encode()).hexdigest()[:32], kind, messages, tools, fields, record)
 
 
+def _pop_fields(record: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the rest of the record, the kind's columns), which stand in the record itself or in an object of it."""
+    fields = {name: record.pop(name) for name in kinds.COLUMNS[kind] if name in record}
+    for holder in _HOLDERS:
+        nested = record.get(holder)
+        if not isinstance(nested, Mapping) or (holder != "verifier_metadata" and kind not in ("swe", "swe_repair")):
+            continue
+        found = {name: nested[name] for name in kinds.COLUMNS[kind] if nested.get(name) is not None}
+        fields = found | fields
+        rest = {name: value for name, value in nested.items() if name not in found}
+        record = {key: value for key, value in record.items() if key != holder}
+        record |= {holder: rest} if rest else {}
+    return record, fields
+
+
 def _pop_conversation(record: dict[str, Any], kind: str, fields: Mapping[str, Any]) -> tuple[tuple, tuple]:
     """(messages, tools) of the record, whose columns for them are taken out."""
     if kind == "sft":
@@ -98,8 +114,10 @@ def _pop_conversation(record: dict[str, Any], kind: str, fields: Mapping[str, An
     if not isinstance(request, Mapping):
         raise ValueError("responses_create_params is not an object")
     request = {key: value for key, value in request.items() if value is not None}
-    text = fields.get("prompt", fields.get("question"))
-    messages = chat.parse_messages(request.pop("input", text))
+    texts = (fields.get(name) for name in ("prompt", "question", "problem_statement"))
+    text = next((text for text in texts if text), None)
+    given = request.pop("input", text)
+    messages = chat.parse_messages(given if given or text is None else text)
     if "instructions" in request:
         messages = chat.parse_messages([{"role": "system", "content": request.pop("instructions")}, *messages])
     tools = chat.parse_tools(request.pop("tools", []))

@@ -205,12 +205,12 @@ def test_validate_command_counts_kinds_and_reasons(tmp_path, capsys):
         "1",
         "tool_call",
     ]
-    workplace = {"environment_name": "workbench", "ground_truth": "[]"}
+    workplace = {"question": "Tidy up.", "environment_name": "workbench", "ground_truth": "[]"}
     bad = jsonl(tmp_path / "bad.jsonl", [RECORDS[0], workplace, workplace, {"question": "1?", "expected_answer": ""}])
     assert command.main(["validate", bad]) == 2
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "1"]
-    assert "no verifier yet" in lines[1]
+    assert "ground_truth is empty" in lines[1]
     assert lines[1].endswith("bad.jsonl:2)")
     assert command.main(["validate", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err == f"there is no file {tmp_path / 'nowhere'}; check the path of this source.\n"
