@@ -13,6 +13,7 @@ from cascade_jax.mesh import TOKENS
 from cascade_jax.model import apply, axes
 from cascade_jax.model.linear import matmul32
 from cascade_jax.types import Params
+from pallas_kernels.token_logprob import token_logprob
 
 SIGN = np.uint32(1 << 31)
 CHUNK_TOKENS = 512  # float32 logits of a chunk: 1 MiB for a vocabulary of 512, 256 MiB for one of 131,072
@@ -107,15 +108,38 @@ def token_logprobs(
     targets_BT[b, t] is what hidden_BTD[b, t] predicts; the caller shifts. `chunk` tokens go through the head at a
     time, None picks a memory-safe number; the backward pass computes their logits again.
     """
-    targets_of = functools.partial(target_logprobs, temperature=temperature, top_p=top_p, top_k=top_k)
-    run = functools.partial(_in_chunks, targets_of, CHUNK_TOKENS if chunk is None else chunk)
+    if temperature != 0 and (top_p < 1 or top_k > 0):
+        settings = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+        of_tokens, chunk = functools.partial(_cut_logprobs, **settings), chunk or CHUNK_TOKENS
+    else:
+        of_tokens, chunk = functools.partial(_whole_logprobs, temperature=temperature or 1.0), chunk or targets_BT.size
+    run = functools.partial(_in_chunks, of_tokens, chunk)
     return apply.over_mesh(
         run, config, params, hidden_BTD, targets_BT, in_specs=(TOKENS, TOKENS), out_specs=(TOKENS, TOKENS)
     )
 
 
+OfTokens = Callable[[Array, Array, Array], tuple[Array, Array]]  # hidden (N, D), head (D, V), targets (N,)
+
+
+def _whole_logprobs(hidden: Array, head: Array, targets: Array, *, temperature: float) -> tuple[Array, Array]:
+    """Of the whole distribution: part by part of the vocabulary."""
+    axis = "tensor" if axes.size("tensor") > 1 else None
+    logprobs, entropy, _ = token_logprob(hidden, head, targets, temperature=temperature, vocabulary_axis=axis)
+    return logprobs, entropy
+
+
+def _cut_logprobs(hidden: Array, head: Array, targets: Array, **settings: float) -> tuple[Array, Array]:
+    """A cut looks at all logits of a token at once; they are computed again for the gradient."""
+
+    def run(hidden: Array, targets: Array) -> tuple[Array, Array]:
+        return target_logprobs(matmul32(hidden, head), targets, **settings)
+
+    return jax.checkpoint(run, prevent_cse=False)(hidden, targets)
+
+
 def _in_chunks(
-    targets_of: Callable[[Array, Array], tuple[Array, Array]],
+    of_tokens: OfTokens,
     chunk: int,
     config: ModelConfig,
     params: Params,
@@ -123,21 +147,17 @@ def _in_chunks(
     targets_BT: Int[Array, "B T"],
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     rows, length, width = hidden_BTD.shape
-    tokens, matrix = rows * length, apply.head(config, params)
-
-    def head(hidden: Array, targets: Array) -> tuple[Array, Array]:
-        return targets_of(matmul32(hidden, matrix), targets)
-
+    tokens, head = rows * length, apply.head(config, params)
     hidden, targets = hidden_BTD.reshape(tokens, width), targets_BT.reshape(tokens)
     if tokens <= chunk:
-        logprobs, entropy = head(hidden, targets)
+        logprobs, entropy = of_tokens(hidden, head, targets)
         return logprobs.reshape(rows, length), entropy.reshape(rows, length)
     steps = -(-tokens // chunk)
     pad = steps * chunk - tokens
     # Each chunk takes every steps-th token, so that rows split over devices keep all of them at work.
     hidden = jnp.pad(hidden, ((0, pad), (0, 0))).reshape(chunk, steps, width).swapaxes(0, 1)
     targets = jnp.pad(targets, (0, pad)).reshape(chunk, steps).swapaxes(0, 1)
-    chunks = jax.lax.map(lambda xs: jax.checkpoint(head, prevent_cse=False)(*xs), (hidden, targets))
+    chunks = jax.lax.map(lambda xs: of_tokens(xs[0], head, xs[1]), (hidden, targets))
     logprobs, entropy = (x.swapaxes(0, 1).reshape(-1)[:tokens].reshape(rows, length) for x in chunks)
     return logprobs, entropy
 

@@ -57,11 +57,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered row, ready to be continued. ids: (T,) int32, ending where the assistant starts to write."""
+    """A rendered row, ready to be continued. ids: (T,) int32, ending where the assistant starts to write.
+
+    `place`: what an engine derives the randomness of its samples from, in place of the prompt's place in the list.
+    """
 
     ids: np.ndarray
     row: Row
     domain: str
+    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -81,19 +85,42 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """A stretch of an episode that does not continue the tokens before it. prompt: (m,); the rest as in Sample."""
+
+    prompt: np.ndarray
+    ids: np.ndarray
+    logprobs: np.ndarray
+    mask: np.ndarray
+
+
+@dataclass(frozen=True)
 class Sample:
-    """One continuation. ids, logprobs, mask: (n,); logprobs are those of the distribution that was sampled from."""
+    """One continuation. ids, logprobs, mask: (n,); logprobs are those of the distribution that was sampled from.
+
+    An episode of several turns is one sample: its ids hold what the environment said too (mask False, log-prob 0), and
+    `later` holds what came after the chain of tokens broke. `reply` is the last one.
+    """
 
     ids: np.ndarray  # int32, the stop id included
     logprobs: np.ndarray  # float32
     mask: np.ndarray  # bool, True where the token is trained
-    stop_reason: str  # "stop" or "length"
+    stop_reason: str  # "stop" or "length"; of an episode also "turns" (its turn limit), or "broken" (its environment)
     version: int  # of the policy that wrote it
     reply: Reply | None = None
+    later: tuple[Segment, ...] = ()
+    turns: int = 1  # that the assistant wrote
+    verdict: "Verdict | None" = None  # of the environment, where there is one
 
     @property
     def truncated(self) -> bool:
-        return self.stop_reason == "length"
+        """Whether a limit, of tokens or of turns, ended it."""
+        return self.stop_reason in ("length", "turns")
+
+    @property
+    def written(self) -> int:
+        """How many tokens the policy wrote."""
+        return int(self.mask.sum()) + sum(int(segment.mask.sum()) for segment in self.later)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ def read(text: str) -> Schedule:
     capacity = dict(zip(units, map(int, lines[2].split()), strict=True))
     rows = [line.split() for line in lines[4:] if re.fullmatch(r"[\d ]+", line.strip())]
     used = {unit: [int(row[place]) for row in rows] for place, unit in enumerate(units)}
-    matrix = used["MATMUL"]
+    unit = "MATMUL" if "MATMUL" in used else "MXU"  # older libtpus have one column for all that the matrix unit does
+    matrix = used[unit]
     places = [place for place, n in enumerate(matrix) if n] or [0]
     window = min(WINDOW, len(matrix))
     total = most = sum(matrix[:window])
@@ -125,12 +126,12 @@ def read(text: str) -> Schedule:
         most = max(most, total)
     return Schedule(
         bundles=len(rows),
-        matrix=round(sum(matrix) / (capacity["MATMUL"] * len(rows)), 3),
-        hot=round(sum(matrix) / (capacity["MATMUL"] * (places[-1] - places[0] + 1)), 3),
-        busiest=round(most / (capacity["MATMUL"] * window), 3),
+        matrix=round(sum(matrix) / (capacity[unit] * len(rows)), 3),
+        hot=round(sum(matrix) / (capacity[unit] * (places[-1] - places[0] + 1)), 3),
+        busiest=round(most / (capacity[unit] * window), 3),
         spills=sum(used["VSTORE:SPILL"]),
         fills=sum(used["VLOAD:FILL"]),
-        slots={unit: round(sum(n) / (capacity[unit] * len(rows)), 3) for unit, n in used.items() if sum(n)},
+        slots={name: round(sum(n) / (capacity[name] * len(rows)), 3) for name, n in used.items() if sum(n)},
     )
 
 
@@ -155,7 +156,9 @@ def _compile(topology: str, case: str, folder: Path) -> dict[str, object]:
 
     from pallas_kernels.dispatch import compiling_for
 
-    device = topologies.get_topology_desc(topology, "tpu").devices[0]
+    # The chips of the smallest slice are all of its one host's; libtpu would think of a host as it is mostly built.
+    chips = [int(side) for side in topology.partition(":")[2].split("x")]
+    device = topologies.get_topology_desc(topology, "tpu", chips_per_host_bounds=(*chips, 1, 1)[:3]).devices[0]
 
     def array(shape: tuple[int, ...], dtype: object) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))

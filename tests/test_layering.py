@@ -20,6 +20,7 @@ ROWS = (
     ("data",),
     ("rollout",),
     ("reward", "teacher"),
+    ("environment",),
     ("advantage", "loss", "domains"),
     ("optimizer", "update", "checkpoint", "metrics"),
     ("stages",),

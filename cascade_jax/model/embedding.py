@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cascade_jax.model.dispatch import copies, rows_at
-from cascade_jax.model.experts import in_tiles, tile_products
+from cascade_jax.model.experts import by_expert
+from pallas_kernels.grouped_matmul import weight_gradient, work_list
 
 BLOCK = 128  # ids whose rows one product adds to
 
@@ -22,17 +23,16 @@ def _forward(table: Array, ids: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _backward(saved: tuple[Array, Array], dy_ND: Array) -> tuple[Array, None]:
-    """Tokens go by blocks of ids as they go to experts: a tile adds one-hot(id in its block)^T dy to its block."""
+    """Tokens go by blocks of ids as they go to experts: to each block is added one-hot(id in its block)^T dy."""
     table, ids = saved
     V, N = table.shape[0], ids.size
     blocks = -(-V // BLOCK)
     block = jnp.where((ids >= 0) & (ids < V), ids // BLOCK, blocks)
-    tile = min(BLOCK, -(-N // 8) * 8)
-    places, block_of_tile = in_tiles(block[None], experts=blocks, tile=tile, tiles=N // tile + min(blocks, N))
+    places, sizes = by_expert(block[None], experts=blocks, rows=N)
     within = jnp.append(ids % BLOCK, BLOCK)[places.slot_P]  # an empty place is no id's
-    one_hot = jax.nn.one_hot(within, BLOCK, dtype=dy_ND.dtype).reshape(-1, tile, BLOCK)
-    d_table = tile_products(one_hot, copies(dy_ND, places).reshape(-1, tile, dy_ND.shape[1]), block_of_tile, blocks)
-    return d_table.reshape(blocks * BLOCK, -1)[:V].astype(table.dtype), None
+    one_hot = jax.nn.one_hot(within, BLOCK, dtype=dy_ND.dtype)
+    d_table = weight_gradient(one_hot, copies(dy_ND, places), work_list(sizes, rows=N), table.dtype)
+    return d_table.reshape(blocks * BLOCK, -1)[:V], None
 
 
 lookup.defvjp(_forward, _backward)

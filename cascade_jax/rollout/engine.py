@@ -1,6 +1,6 @@
 """What writes the continuations: the protocol that every engine keeps, and the engine that runs in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import jax
@@ -19,7 +19,7 @@ class Engine(Protocol):
     def generate(
         self, prompts: Sequence[Prompt], sampling: SamplingConfig, *, samples_per_prompt: int, seed: int
     ) -> list[Group]:
-        """The same weights, seed and place in `prompts` give the same samples."""
+        """The same weights, seed and place (the prompt's own, or else that in `prompts`) give the same samples."""
         ...
 
     def load(self, params: Params, version: int) -> None:
@@ -67,30 +67,35 @@ class LocalEngine:
         parts = [order[start : start + size] for start in range(0, len(order), size)]
         groups: dict[int, Group] = {}
         for part in parts:
-            ids = {index: prompts[index].ids for index in part}
-            drawn = self._draw(ids, size, sampling, samples_per_prompt, seed)
+            drawn = self._draw(
+                [(_place(prompts, index), prompts[index].ids) for index in part],
+                size,
+                sampling,
+                samples_per_prompt,
+                seed,
+            )
             for row, index in enumerate(part):
                 groups[index] = Group(prompts[index], _samples(drawn, row, self.version))
         return [groups[index] for index in range(len(prompts))]
 
     def _draw(
         self,
-        prompts: Mapping[int, np.ndarray],
+        prompts: Sequence[tuple[int, np.ndarray]],
         size: int,
         sampling: SamplingConfig,
         samples_per_prompt: int,
         seed: int,
     ) -> Drawn:
-        """prompts: place in the list -> ids. Rows without a prompt have length 0."""
-        longest = max(len(ids) for ids in prompts.values())
+        """prompts: (place, ids) of each. Rows without a prompt have length 0."""
+        longest = max(len(ids) for _, ids in prompts)
         bucket = next(length for length in self.buckets if length >= longest)
         ids_PT = np.zeros((size, bucket), np.int32)
         lengths_P = np.zeros(size, np.int32)
         index_P = np.zeros(size, np.int32)
-        for row, (index, ids) in enumerate(prompts.items()):
+        for row, (place, ids) in enumerate(prompts):
             ids_PT[row, : len(ids)] = ids
             lengths_P[row] = len(ids)
-            index_P[row] = index
+            index_P[row] = place
         return sample(
             self.config,
             self.params,
@@ -113,6 +118,12 @@ class LocalEngine:
                     f"Prompt {index} (row {prompt.row.id}) has {len(prompt.ids)} tokens, allowed are 1 to "
                     f"{self.buckets[-1]}; drop the row or add a larger length to `buckets`."
                 )
+
+
+def _place(prompts: Sequence[Prompt], index: int) -> int:
+    """What the randomness of a prompt's samples is derived from."""
+    own = prompts[index].place
+    return index if own is None else own
 
 
 def _samples(drawn: Drawn, row: int, version: int) -> tuple[Sample, ...]:

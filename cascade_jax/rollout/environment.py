@@ -1,10 +1,13 @@
-"""What a domain of several turns is: a row opens an episode, which answers each assistant turn and is judged at its end.
+"""What a domain of several turns is: a row opens an episode, which answers each turn and is judged at its end.
 
 A domain of one turn needs none of this: it has a verifier (`cascade_jax.reward`).
 """
 
+import dataclasses
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from cascade_jax.types import Reply, Row, Verdict
 
@@ -39,7 +42,9 @@ class Trajectory:
 class Episode(Protocol):
     """One try at one row, with all that it has opened (tables, a folder, a shell). Its calls never overlap."""
 
-    async def start(self) -> Opening: ...
+    async def start(self) -> Opening:
+        """The same for every try at a row: rewards are compared within the group of one prompt."""
+        ...
 
     async def step(self, reply: Reply) -> Observation: ...
 
@@ -59,3 +64,25 @@ class Environment(Protocol):
     resources: tuple[str, ...]  # such as ("sandbox",) or ("judge",)
 
     def episode(self, row: Row, *, seed: int) -> Episode: ...
+
+
+@runtime_checkable
+class Comparing(Protocol):
+    """What an environment also has where a reward is relative to the other tries at the same row."""
+
+    async def compare_group(
+        self, row: Row, trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict]
+    ) -> list[Verdict]:
+        """The final verdict of every try, after all have ended. `verdicts`: what each episode said by itself."""
+        ...
+
+
+def unfinished(verdict: Verdict, trajectory: Trajectory) -> Verdict:
+    """The verdict, but none where an episode that a limit cut off was a success all the same (recipe.md 13).
+
+    Such a success would teach never to end; a failure that ran into a limit keeps its reward.
+    """
+    if trajectory.stop == "done" or verdict.no_verdict is not None or verdict.reward <= 0:
+        return verdict
+    reason = f"resolved, but the episode ended on its limit of {trajectory.stop}"
+    return dataclasses.replace(verdict, reward=math.nan, no_verdict=reason)

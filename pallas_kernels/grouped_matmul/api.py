@@ -39,17 +39,43 @@ def grouped_matmul(
     """
     plan = groups if isinstance(groups, Plan) else work_list(groups, rows=x_MK.shape[0])
     _check(x_MK, weight_GKN, plan, transposed, activation, row_weight_M)
-    name = choose(
+    name = _choose(x_MK, weight_GKN, plan, implementation)
+    return product(x_MK, weight_GKN, row_weight_M, plan, transposed, activation, _backend(name))
+
+
+def weight_gradient(
+    x_MK: Float[Array, "M K"],
+    dy_MN: Float[Array, "M N"],
+    groups: Int[Array, " G"] | Plan,
+    dtype: jnp.dtype,
+    *,
+    implementation: Implementation | None = None,
+) -> Float[Array, "G K N"]:
+    """For every group the sum of x^T dy over its rows, summed in float32 and given in dtype; 0 without rows.
+
+    What grouped_matmul's gradient by its matrices is made of. ValueError as there.
+    """
+    plan = groups if isinstance(groups, Plan) else work_list(groups, rows=x_MK.shape[0])
+    matrices = jax.ShapeDtypeStruct((plan.groups, x_MK.shape[1], dy_MN.shape[1]), dtype)
+    _check(x_MK, matrices, plan, False, None, None)
+    if dy_MN.shape[0] != plan.rows:
+        raise ValueError(f"grouped_matmul: {x_MK.shape[0]} rows of x and {dy_MN.shape[0]} of dy; give as many of both")
+    return _backend(_choose(x_MK, matrices, plan, implementation)).weight_gradient(x_MK, dy_MN, plan, dtype)
+
+
+def _choose(
+    x: Array, weight: Array | jax.ShapeDtypeStruct, plan: Plan, implementation: Implementation | None
+) -> Implementation:
+    return choose(
         "grouped_matmul",
         implementation,
         {
-            "pallas_tpu": lambda: wrong_platform("tpu") or _backend("pallas_tpu").obstacle(x_MK, weight_GKN, plan),
-            "pallas_gpu": lambda: wrong_platform("gpu") or _backend("pallas_gpu").obstacle(x_MK, weight_GKN, plan),
+            "pallas_tpu": lambda: wrong_platform("tpu") or _backend("pallas_tpu").obstacle(x, weight, plan),
+            "pallas_gpu": lambda: wrong_platform("gpu") or _backend("pallas_gpu").obstacle(x, weight, plan),
             "xla": lambda: None,
             "reference": lambda: None,
         },
     )
-    return product(x_MK, weight_GKN, row_weight_M, plan, transposed, activation, _backend(name))
 
 
 def _check(

@@ -37,6 +37,8 @@ def statistics(
     nothing = jnp.zeros(T, jnp.float32)
     start = Statistics(jnp.full(T, -jnp.inf), nothing, nothing, jnp.zeros((T, J), jnp.float32))
     width, whole, rest = _parts(hidden_TD, head_DV)
+    if whole == 1 and not rest:
+        return add(start, jnp.int32(0), head_DV)
 
     def step(known: Statistics, i: Array) -> tuple[Statistics, None]:
         return add(known, i * width, lax.dynamic_slice_in_dim(head_DV, i * width, width, 1)), None
@@ -75,6 +77,9 @@ def in_parts(
 ) -> tuple[Array, Array]:
     """part(first column, columns) -> gradients, over all parts: the first kind added up, the second put in place."""
     width, whole, rest = _parts(hidden_TD, head_DV)
+    if whole == 1 and not rest:
+        d_hidden, d_head = part(jnp.int32(0), head_DV)
+        return d_hidden, d_head.astype(head_DV.dtype)
 
     def put(total: tuple[Array, Array], first: Array, columns: Array) -> tuple[Array, Array]:
         d_hidden, d_columns = part(first, columns)

@@ -1,0 +1,10 @@
+"""Domains of several turns. One file or folder per environment; the protocol is `cascade_jax.rollout.environment`."""
+
+from collections.abc import Callable
+
+from cascade_jax.rollout.environment import Environment
+
+# Row kind -> constructor; a domain's settings are its keyword arguments.
+ENVIRONMENTS: dict[str, Callable[..., Environment]] = {}
+
+__all__ = ["ENVIRONMENTS"]
