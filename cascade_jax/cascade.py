@@ -33,6 +33,7 @@ from cascade_jax.stages.context import Context, Event, Stopped
 from cascade_jax.types import Params, TrainState
 from cascade_jax.workbench import Workbench, prepare, versions
 from cascade_jax.workdir import claimed
+from pallas_kernels.dispatch import preferring
 
 
 def run_cascade(
@@ -51,7 +52,7 @@ def run_cascade(
     """
     workdir = Path(workdir)
     graph.check(config)
-    with claimed(workdir, config), use(config.mesh):
+    with claimed(workdir, config), use(config.mesh), preferring(config.kernels.named):
         bench = _prepared(config, workdir)
         if is_first():
             manifests.write_json(workdir / "config.json", to_dict(config))
@@ -112,6 +113,7 @@ def _all_stages(run: _Run, manifest: Manifest) -> Manifest:
             if manifest.stages[name].status != "finished":
                 manifest = _one_stage(run, manifest, name)
                 if is_first():
+                    manifests.write_json(run.workdir / "versions.json", versions())  # the kernels are known now
                     write_report(run.workdir)
     except Stopped:
         manifest = run.save(dataclasses.replace(of_first(run.manifest), status="stopped"))

@@ -25,6 +25,7 @@ from cascade_jax.model.convert.names import family
 from cascade_jax.processes import of_first
 from cascade_jax.rollout.episode import make_prompt
 from cascade_jax.types import Params
+from pallas_kernels.dispatch import chosen
 
 PACKAGES = (
     "jax",
@@ -77,8 +78,9 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of the packages that decide the numbers, and of the device."""
+    """Of Python, of the packages that decide the numbers, of the device, and of the kernels that have run so far."""
     found = {"python": platform.python_version(), "device": jax.devices()[0].device_kind}
+    found |= {f"kernel of {operation}": ", ".join(names) for operation, names in chosen().items()}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
@@ -132,7 +134,7 @@ def check_mesh(config: CascadeConfig, model: ModelConfig) -> None:
         ("fsdp * expert * context", mesh.fsdp * mesh.expert * mesh.context, "width", model.width),
         ("tensor", mesh.tensor, "vocab_size", model.vocab_size),
         ("tensor", mesh.tensor, "mlp_width", model.mlp_width),
-        ("tensor", mesh.tensor, "expert_width", model.expert_width),
+        ("tensor", mesh.tensor, "expert_width", model.expert_columns),
         ("expert", mesh.expert, "experts", model.experts if "E" in model.pattern else mesh.expert),
         *(("context", mesh.context, f"stages.{name}.length", stage.length) for name, stage in config.stages.items()),
     ]

@@ -26,6 +26,7 @@ from cascade_jax.plan.steps import Step, steps
 from cascade_jax.workbench import check_mesh
 from launch.command import cascade_config, define_config, guarded, parse
 from launch.topology import Topology, topology
+from pallas_kernels.dispatch import preferring
 
 USAGE = """Compile the steps of a run for machines that are not here, and say whether they fit and what they will cost.
 
@@ -150,7 +151,7 @@ def compile_all(
     for step in (step for stage in stages for step in steps(config, model, stage, mesh, decoded=DECODED.value)):
         if step.name not in STEPS.value:
             continue
-        with console.status(f"{machine.name}: {step.stage} {step.name}"):
+        with console.status(f"{machine.name}: {step.stage} {step.name}"), preferring(config.kernels.named):
             lowered = step.lower()
             result = compiled(lowered, machine.name, KEPT)
         again = programs.setdefault(result.program, step.stage) != step.stage

@@ -14,7 +14,7 @@ Implementation = Literal["xla", "pallas_tpu", "pallas_gpu", "reference"]
 Obstacle = Callable[[], str | None]
 
 _log = logging.getLogger(__name__)
-_said: set[tuple[str, str, str]] = set()
+_chosen: dict[str, set[str]] = {}
 
 
 class Target(NamedTuple):
@@ -24,6 +24,7 @@ class Target(NamedTuple):
     kind: str
 
 
+_preferred: ContextVar[Mapping[str, Implementation]] = ContextVar("preferred", default={})
 _target: ContextVar[Target | None] = ContextVar("target", default=None)
 
 
@@ -35,6 +36,26 @@ def compiling_for(platform: str, kind: str) -> Iterator[None]:
         yield
     finally:
         _target.reset(token)
+
+
+@contextmanager
+def preferring(implementations: Mapping[str, Implementation]) -> Iterator[None]:
+    """Calls inside that name no implementation take the one that is named here for their operation, or raise."""
+    token = _preferred.set(implementations)
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
+def preferred(operation: str) -> Implementation | None:
+    """What `preferring` names for it."""
+    return _preferred.get().get(operation)
+
+
+def chosen() -> dict[str, list[str]]:
+    """operation -> the implementations that this process has put into its programs so far."""
+    return {operation: sorted(names) for operation, names in sorted(_chosen.items())}
 
 
 def target() -> Target:
@@ -61,9 +82,10 @@ def choose(
     """Name of the implementation to run.
 
     `obstacles` lists the implementations in order of preference. A named one is taken or ValueError says why it cannot
-    be; None takes the first without an obstacle and logs which, once per operation and kind of device. "reference" is
-    slow and obvious: it runs only when it is named.
+    be; None takes what is preferred, or else the first without an obstacle, and logs which, once per operation.
+    "reference" is slow and obvious: it runs only when it is named.
     """
+    implementation = preferred(operation) if implementation is None else implementation
     if implementation is not None:
         if implementation not in obstacles:
             raise ValueError(
@@ -73,12 +95,16 @@ def choose(
         reason = obstacles[implementation]()
         if reason is not None:
             raise ValueError(f"{operation}: implementation={implementation!r} cannot be used here: {reason}")
-        return implementation
+        return _noted(operation, implementation)
     for name, obstacle in obstacles.items():
         if name != "reference" and obstacle() is None:
-            said = (operation, target().kind, name)
-            if said not in _said:
-                _said.add(said)
-                _log.info("%s on %s: %s", operation, target().kind, name)
-            return name
+            return _noted(operation, name)
     raise ValueError(f"{operation}: no implementation supports this call on {target().kind}")
+
+
+def _noted(operation: str, name: Implementation) -> Implementation:
+    names = _chosen.setdefault(operation, set())
+    if name not in names:
+        names.add(name)
+        _log.info("%s on %s: %s", operation, target().kind, name)
+    return name

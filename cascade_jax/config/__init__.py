@@ -2,7 +2,15 @@
 
 from cascade_jax.config.build import ConfigError, build, complete, to_dict
 from cascade_jax.config.model import ModelConfig
-from cascade_jax.config.run import CascadeConfig, DomainConfig, EvalConfig, JudgeConfig, MeshConfig, SourceConfig
+from cascade_jax.config.run import (
+    CascadeConfig,
+    DomainConfig,
+    EvalConfig,
+    JudgeConfig,
+    KernelConfig,
+    MeshConfig,
+    SourceConfig,
+)
 from cascade_jax.config.stage import (
     DistillConfig,
     LoRAConfig,
@@ -20,6 +28,7 @@ __all__ = [
     "DomainConfig",
     "EvalConfig",
     "JudgeConfig",
+    "KernelConfig",
     "LoRAConfig",
     "MeshConfig",
     "ModelConfig",

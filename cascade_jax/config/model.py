@@ -47,6 +47,7 @@ class ModelConfig:
     experts: int = 1
     experts_per_token: int = 1
     expert_width: int = 0
+    expert_padding: int = 0  # zeros beside expert_width that stay zeros, so that tiles of the kernels divide the sum
     shared_expert_width: int = 0  # 0: none
     latent_width: int = 0  # routed experts work on a projection to this width (LatentMoE); 0: on the whole width
     router: Literal["sigmoid", "softmax"] = "sigmoid"
@@ -74,7 +75,7 @@ class ModelConfig:
         for name in [name for letter, names in SIZES.items() if letter in self.pattern for name in names]:
             value, most = getattr(self, name), MOST.get(name, 2**31 - 1)
             require(0 < value <= most, f"{name}={value} is out of range; choose from 1 to {most}.")
-        for name in ("shared_expert_width", "latent_width", "initializer_range"):
+        for name in ("expert_padding", "shared_expert_width", "latent_width", "initializer_range"):
             value = getattr(self, name)
             require(0 <= value < 2**31, f"{name}={value} is out of range; choose 0 or a positive number.")
         for name in ("norm_eps", "routed_scale", "rope_theta"):
@@ -113,6 +114,11 @@ class ModelConfig:
             f"experts_per_token={chosen} is more than the {kept * size} experts of router_top_groups={kept} groups; "
             "choose fewer experts or more groups.",
         )
+
+    @property
+    def expert_columns(self) -> int:
+        """The width that experts' matrices are stored with."""
+        return self.expert_width + self.expert_padding
 
     @property
     def mamba_width(self) -> int:

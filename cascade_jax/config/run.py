@@ -75,6 +75,24 @@ class MeshConfig:
             require(parts >= 1, f"{name}={parts} must be 1 or more.")
 
 
+Kernel = Literal["auto", "xla", "pallas_tpu", "pallas_gpu"]
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """Which implementation each operation runs; auto: the first that supports the call on the device that is there."""
+
+    attention: Literal["auto", "xla", "pallas_tpu", "pallas_gpu", "cudnn"] = "auto"
+    ssd: Kernel = "auto"
+    grouped_matmul: Kernel = "auto"
+    token_logprob: Kernel = "auto"
+
+    @property
+    def named(self) -> dict[str, str]:
+        """operation -> implementation, of those that are not left to be chosen."""
+        return {operation: name for operation, name in vars(self).items() if name != "auto"}
+
+
 @dataclass(frozen=True)
 class CascadeConfig:
     """A whole run. Set one of `model`, a preset to start from random weights, and `checkpoint`, a folder of weights."""
@@ -93,6 +111,7 @@ class CascadeConfig:
     evaluation: EvalConfig = EvalConfig()
     judge: JudgeConfig = JudgeConfig()
     mesh: MeshConfig = MeshConfig()
+    kernels: KernelConfig = KernelConfig()
     # What gradients compute again instead of keeping it, as ModelConfig says it; auto: what the network says.
     remat: Literal["auto", "none", "layer", "unit"] = "auto"
 

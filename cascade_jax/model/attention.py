@@ -14,7 +14,7 @@ from cascade_jax.model.linear import EXACT, constant, normal, project, project_e
 from cascade_jax.model.norm import rms_norm
 from cascade_jax.model.ring import ring_attention
 from pallas_kernels.attention import attention
-from pallas_kernels.dispatch import target
+from pallas_kernels.dispatch import preferred, target
 
 QUERY_BLOCK = 1024  # longer rows are done in blocks, so that no (T, T) array is ever held; a CPU takes shorter whole
 
@@ -101,7 +101,7 @@ class Attention(nnx.Module):
         q, k, v = self._project(x, positions)
         if axes.size("context") > 1:
             return self._output(ring_attention(q, k, v, segments))
-        if x.shape[1] > QUERY_BLOCK or target().platform != "cpu":
+        if x.shape[1] > QUERY_BLOCK or target().platform != "cpu" or preferred("attention"):
             return self._output(attention(q, k, v, query_segments_BT=segments, key_segments_BS=segments))
         places = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
         keys, values = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)

@@ -115,6 +115,8 @@ def report(config: ModelConfig, routing: Routing, segments_BT: Int[Array, "B T"]
 class MoE(nnx.Module):
     """router (D, E), router_bias (E) for sigmoid scores; experts' up (E, D, F), down (E, F, D), gate; shared MLP.
 
+    F is expert_width and its padding: a zero of up or of gate stays zero in the squared ReLU and in the gated product.
+
     LatentMoE (arXiv 2601.18089): their D is latent_width, between latent_in (width, D) and latent_out (D, width), while
     router and shared MLP see the whole width.
     """
@@ -125,11 +127,16 @@ class MoE(nnx.Module):
         D = config.latent_width or width
         router, up, down, gate, shared, latent_in, latent_out = jax.random.split(key, 7)
         names = ("expert", "expert_embed", "mlp")
+
+        def matrices(key: Array, shape: tuple[int, ...], names: tuple[str, ...]) -> nnx.Param:
+            zeros = [(0, config.expert_padding if name == "mlp" else 0) for name in names]
+            return nnx.Param(jnp.pad(std * jax.random.normal(key, shape, jnp.float32), zeros), axes=names)
+
         self.router = normal(router, (width, E), ("embed", None), std=std)
         self.router_bias = constant(0.0, (E,), (None,)) if config.router == "sigmoid" else None
-        self.up = normal(up, (E, D, F), names, std=std)
-        self.down = normal(down, (E, F, D), ("expert", "mlp", "expert_embed"), std=std)
-        self.gate = normal(gate, (E, D, F), names, std=std) if config.activation == "swiglu" else None
+        self.up = matrices(up, (E, D, F), names)
+        self.down = matrices(down, (E, F, D), ("expert", "mlp", "expert_embed"))
+        self.gate = matrices(gate, (E, D, F), names) if config.activation == "swiglu" else None
         latent = config.latent_width > 0
         self.latent_in = normal(latent_in, (width, D), ("embed", None), std=std) if latent else None
         self.latent_out = normal(latent_out, (D, width), (None, "embed"), std=std) if latent else None

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from pallas_kernels.dispatch import Target, target
+from pallas_kernels.dispatch import target
 from pallas_kernels.tuning import blocks
+
+LANES = 128  # numbers that a TPU keeps side by side
 
 
 @jax.tree_util.register_dataclass
@@ -76,14 +78,10 @@ def work_list(
     return Plan(begin_S, end_S, group_V, loaded_S[group_V], row_V, last_S[-1], rows, tile, aligned)
 
 
-def padded_width(width: int, chip: Target | None = None) -> int:
-    """The width to store an experts' matrix with, so that its tiles divide it: 1856 becomes 1920 or 2048 on TPUs.
+def padded_width(width: int) -> int:
+    """The width to store an experts' matrix with, so that tiles of 128 divide it: 1856 becomes 1920.
 
     Zero columns stay zero through squared ReLU, SiLU gates and the second product, so a stored padded width is exact.
-    chip: None takes the device that is traced for.
+    A width of less than a tile stays what it is: such a network is for a CPU.
     """
-    chip = target() if chip is None else chip
-    if chip.platform != "tpu":
-        return -(-width // 64) * 64 if chip.platform == "gpu" else width
-    unit = 128 if "v5" in chip.kind.lower() else 256  # the side of the matrix unit
-    return -(-width // unit) * unit
+    return width if width < LANES else -(-width // LANES) * LANES

@@ -14,11 +14,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from pallas_kernels.grouped_matmul.plan import Plan
+from pallas_kernels.grouped_matmul.plan import LANES, Plan
 from pallas_kernels.product import contract
 from pallas_kernels.tuning import blocks
 
-LANES = 128
 MIB = 2**20
 
 

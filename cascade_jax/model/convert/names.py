@@ -4,6 +4,7 @@ A table maps a weight of ours to the tensor's name. {i} is the block, {e} the ex
 tensor's rows, in the order of the table. Matrices are (out, in) in files and (in, out) here.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -125,6 +126,7 @@ def tensors(config: ModelConfig) -> list[Tensor]:
     """All tensors of a checkpoint of this network, in the order of its layers."""
     kind = family(config)
     table, layers_per_block = TABLES[kind], 1 if kind == "nemotron_h" else 2
+    config = dataclasses.replace(config, expert_padding=0)  # files hold none
     shapes = {path: leaf.shape for path, leaf in by_path(apply.abstract(config)).items()}
     parts: dict[str, list[Part]] = {}
 

@@ -136,6 +136,8 @@ def _content(
         array = np.asarray(leaf if part.expert is None else leaf[part.expert])
         with np.errstate(over="ignore"):
             array = to_file(part.weight, array).astype(DTYPES[entries[name][0]])
+        if part.expert is not None:  # padding stays here
+            array = array[: part.rows, : wanted[name].shape[1]]
         if not np.isfinite(array).all():
             raise CheckpointError(f"{name} holds NaN, or infinity in {entries[name][0]}; nothing was written.")
         yield array.tobytes()
