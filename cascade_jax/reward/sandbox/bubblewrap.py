@@ -37,9 +37,10 @@ def command(bwrap: str, limits: Limits, readable: Sequence[str]) -> list[str]:
     return [
         *(bwrap, *user, *spaces, "--as-pid-1", "--hostname", "sandbox"),
         *("--ro-bind", "/usr", "/usr", *_links()),
-        *(part for path in _parents(["/etc/x", *readable]) for part in ("--dir", path)),
+        *("--dir", "/etc"),
         *(part for path in _SETTINGS for part in ("--ro-bind-try", path, path)),
         *("--proc", "/proc", "--dev", "/dev", *tmpfs, "/tmp", *tmpfs, "/dev/shm"),
+        *(part for path in _parents(readable) for part in ("--dir", path)),  # on /tmp too, if they lie there
         *(part for path in readable for part in ("--ro-bind", path, path)),
         *("--remount-ro", "/dev", "--remount-ro", "/", "--"),
     ]
