@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cascade_jax.reward.sandbox import Finished, Limits, Sandbox, SandboxBroken, open_sandbox
 from cascade_jax.reward.swe.history import Snapshot, snapshot
@@ -46,7 +47,7 @@ class Room:
 
     def open(self) -> Sandbox:
         """SandboxBroken: it does not come up, or this process has no pytest."""
-        limits = Limits(memory=self.memory, disk=self.disk, processes=self.processes, file_size=self.disk)
+        limits = Limits(memory=self.memory, disk=self.disk, processes=self.processes, file_size=self.disk, output=32 * MIB)
         return open_sandbox(limits, readable=[*_pytest_folders(), *self.packages])
 
     @property
@@ -130,16 +131,30 @@ def _run(box: Sandbox, instance: Instance, room: Room, seconds: float) -> Grade:
         return Grade(
             0, asked, f"the tests used up their {done.killed}", done.timed_out, done.out_of_memory, instance.tests
         )
-    line = done.stdout.rpartition(b"\n" + token.encode())[2] if token.encode() in done.stdout else b""
+    lines = [line[len(token) :] for line in done.stdout.split(b"\n") if line.startswith(token.encode())]
     try:
-        report = json.loads(line)
-    except ValueError:
+        outcomes, forgery = _read([json.loads(line) for line in lines])
+    except (ValueError, LookupError, TypeError, AttributeError):
         return Grade(0, asked, f"the tests came to no end: {said(done)}", failed=instance.tests)
-    forged = [*report["tampered"], *(name for name, how in report["canaries"].items() if how == "passed")]
-    if forged:
-        return Grade(0, asked, f"the code changes what tests it: {forged[0]}", failed=instance.tests)
-    failed = tuple(test for test in instance.tests if not _passed(test, report["outcomes"]))
+    if forgery:
+        return Grade(0, asked, f"the code changes what tests it: {forgery}", failed=instance.tests)
+    failed = tuple(test for test in instance.tests if not _passed(test, outcomes))
     return Grade(asked - len(failed), asked, f"{len(failed)} tests do not pass" if failed else "", failed=failed)
+
+
+def _read(lines: list[dict[str, Any]]) -> tuple[dict[str, bool], str]:
+    """Whether each test passed in all of its phases, and what shows that the report is forged, if anything does.
+
+    ValueError, LookupError: the report is not whole.
+    """
+    *lines, last = lines
+    phases: dict[str, list[str]] = {}
+    for line in lines:
+        if "test" in line:
+            phases.setdefault(line["test"], []).append(line["outcome"])
+    canaries = [line["canary"] for line in lines if "canary" in line]
+    forged = [*last["tampered"], *(test for test in canaries if "failed" not in phases.get(test, ()))]
+    return {test: found == ["passed"] * 3 for test, found in phases.items()}, forged[0] if forged else ""
 
 
 def _files(instance: Instance) -> list[str]:
@@ -148,12 +163,12 @@ def _files(instance: Instance) -> list[str]:
     return sorted(set(named)) or sorted(path for path in instance.test_paths if path.endswith(".py"))
 
 
-def _passed(test: str, outcomes: Mapping[str, str]) -> bool:
+def _passed(test: str, outcomes: Mapping[str, bool]) -> bool:
     """By its id; by its first word, as logs of SWE-bench cut ids; or by names with dots, as R2E-Gym writes them."""
     if test in outcomes:
-        return outcomes[test] == "passed"
+        return outcomes[test]
     found = [how for name, how in outcomes.items() if test in (name.split(" ")[0], _dotted(name))]
-    return bool(found) and set(found) == {"passed"}
+    return bool(found) and all(found)
 
 
 def _dotted(name: str) -> str:

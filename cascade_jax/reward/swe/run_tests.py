@@ -1,11 +1,12 @@
 """Runs tests of a repository inside of a sandbox, beside the code that they test. Sent there as text.
 
-Standard input: {token, root, library, paths}. The only line that counts on standard output begins with the token, which
-nobody but its reader knows, and holds {outcomes: {test: outcome}, canaries: {test: outcome}, tampered: [name]}.
+Standard input: {token, root, library, paths}. On standard output only lines count that begin with the token, which
+nobody but their reader knows: {canary: test}, {test, outcome} after each phase of a test, last {tampered: [name]}.
 
-The code under test shares this process, so it may try to have every test reported as passed. Three things tell: the
-token; tests of ours that can only fail, under names like any other; and whether the functions of pytest, unittest and
-Python that a verdict hangs on are still those of the start.
+The code under test shares this process and may try to have every test reported as passed. What it meets: lines that
+are out cannot be taken back; tests of ours that can only fail, under names like any other, have to be reported as
+failed; the functions of pytest, unittest, Python and this file that a verdict hangs on must be those of the start; and
+objects cannot be hunted through the garbage collector. Code that knows this file and walks up the stack is not stopped.
 """
 
 import builtins
@@ -16,14 +17,15 @@ import pkgutil
 import secrets
 import sys
 import types
+from collections.abc import Callable
 
-_WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "builtins")
+_WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "builtins", "__main__")
 _MAY_CHANGE = {"input", "print", "open", "__import__", "_", "breakpoint"}  # that tests like to replace
 
 
 def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
-    report, token = os.dup(1), request.pop("token")
+    write = writer(os.dup(1), request["token"])
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # what tests print is no report
@@ -31,27 +33,41 @@ def main() -> None:
     os.chdir(request["root"])
     sys.path[:0] = request["library"]
     sys.argv = ["pytest"]
-    found = run(request["root"], request["paths"])
-    line = f"\n{token}{json.dumps(found)}\n".encode()
-    while line:
-        line = line[os.write(report, line) :]
+    run(request["root"], request["paths"], write)
     os._exit(0)  # nothing that was registered for the end is run
 
 
-def run(root: str, paths: list[str]) -> dict:
+def writer(file: int, token: str) -> Callable[[dict], None]:
+    """A function that writes one line of the report."""
+    out, encode = os.write, json.JSONEncoder().encode
+
+    def write(line: dict) -> None:
+        data = f"\n{token}{encode(line)}\n".encode()
+        while data:
+            data = data[out(file, data) :]
+
+    return write
+
+
+def no_hunting(event: str, arguments: tuple) -> None:
+    """An audit hook."""
+    if event in ("gc.get_objects", "gc.get_referrers", "gc.get_referents"):
+        raise RuntimeError(f"{event} is not allowed where tests are graded")
+
+
+def run(root: str, paths: list[str], write: Callable[[dict], None]) -> None:
     """Every test in `paths`, with pytest as the repository configures it but for extra options and plugins."""
     import pytest
 
     for module in pkgutil.iter_modules(importlib.import_module("_pytest").__path__):
         importlib.import_module(f"_pytest.{module.name}")
     importlib.import_module("unittest.mock")
-    at_start = watched()
-    recorder = Recorder(root, pytest)
+    look, at_start = watched, watched()
     options = ["-p", "no:cacheprovider", "-o", "addopts=", "--rootdir", root, "--continue-on-collection-errors"]
-    pytest.main([*options, "-q", "--tb=line", *paths], plugins=[recorder])
-    tampered = sorted(name for name, value in watched().items() if at_start.get(name, value) is not value)
-    tampered += sorted(set(at_start) - set(watched()))
-    return {"outcomes": recorder.outcomes(), "canaries": recorder.canary_outcomes(), "tampered": tampered[:5]}
+    sys.addaudithook(no_hunting)
+    pytest.main([*options, "-q", "--tb=line", *paths], plugins=[Recorder(root, pytest, write)])
+    at_end = look()
+    write({"tampered": sorted(name for name in at_start if at_end.get(name) is not at_start[name])[:5]})
 
 
 def watched() -> dict[str, object]:
@@ -69,12 +85,10 @@ def watched() -> dict[str, object]:
 
 
 class Recorder:
-    """A plugin of pytest: puts the canaries in and keeps what became of every test."""
+    """A plugin of pytest: puts the canaries in and tells what becomes of every test."""
 
-    def __init__(self, root: str, pytest: types.ModuleType):
-        self._root, self._pytest = root, pytest
-        self._phases: dict[str, list[str]] = {}
-        self._canaries: list[str] = []
+    def __init__(self, root: str, pytest: types.ModuleType, write: Callable[[dict], None]):
+        self._root, self._pytest, self._write = root, pytest, write
 
     def pytest_configure(self, config: object) -> None:
         """The repository's own modules can be imported only from here on, when all of pytest is loaded."""
@@ -89,7 +103,7 @@ class Recorder:
         for module, last in modules.items():
             name = f"test_{secrets.token_hex(6)}"
             canary = self._pytest.Function.from_parent(module, name=name, callobj=_fails)
-            self._canaries.append(canary.nodeid)
+            self._write({"canary": canary.nodeid})
             items.insert(items.index(last) + 1, canary)
 
     def pytest_runtest_logreport(self, report: object) -> None:
@@ -97,20 +111,7 @@ class Recorder:
         # Only the mark in the test file makes a failure an expected one; the code under test could ask for it, too.
         if outcome == "skipped" and hasattr(report, "wasxfail") and "xfail" in report.keywords:
             outcome = "passed"
-        self._phases.setdefault(report.nodeid, []).append(outcome)
-
-    def outcomes(self) -> dict[str, str]:
-        return {test: _whole(phases) for test, phases in self._phases.items() if test not in self._canaries}
-
-    def canary_outcomes(self) -> dict[str, str]:
-        return {test: _whole(self._phases.get(test, [])) for test in self._canaries}
-
-
-def _whole(phases: list[str]) -> str:
-    """Of setup, call and teardown together; a test that did not come to its end has failed."""
-    if "failed" in phases:
-        return "failed"
-    return "passed" if phases == ["passed"] * 3 else "skipped" if "skipped" in phases else "failed"
+        self._write({"test": report.nodeid, "outcome": outcome})
 
 
 def _fails() -> None:
