@@ -118,9 +118,7 @@ TRICKS = {
     "hangs": "while True:\n    pass\n",
     "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n",
     "fills the memory": "x = []\nwhile True:\n    x.append(bytearray(1 << 26))\n",
-    "compares as equal": None,
 }
-TRICKS.pop("compares as equal")
 
 
 @pytest.mark.parametrize("trick", TRICKS)
@@ -134,3 +132,17 @@ def test_modules_named_like_the_tools_are_harmless(row):
     shadows = {f"{name}.py": "raise SystemExit(0)\n" for name in ("pytest", "_pytest", "pluggy", "json", "unittest")}
     assert graded(row, shadows | {"calc.py": RIGHT}).resolved
     assert not graded(row, shadows).resolved
+
+
+def test_tests_that_are_rewritten_before_they_are_collected(row):
+    """The first test file imports the code, which rewrites the second, and puts it back when that has been read."""
+    second = TESTS.replace("test_add", "test_sum")
+    fake = "import calc\ndef test_sum(): pass\ndef test_zero(): pass\ncalc.back()\n"
+    trick = "import pathlib\np = pathlib.Path(__file__).parent / 'tests' / 'test_two.py'\nold = p.read_text()\n"
+    trick += f"p.write_text({fake!r})\ndef back():\n    p.write_text(old)\n" + WRONG
+    files = {"tests/test_one.py": "import calc\n", "tests/test_two.py": second}
+    wanted = {"test_files": files, "FAIL_TO_PASS": ["tests/test_two.py::test_sum", "tests/test_one.py::test_none"]}
+    wanted["PASS_TO_PASS"] = []
+    files["tests/test_one.py"] += "def test_none(): pass\n"
+    assert "changes its tests" in graded(row, {"calc.py": trick}, **wanted).reason
+    assert graded(row, {"calc.py": RIGHT}, **wanted).resolved

@@ -122,11 +122,14 @@ def _bring_tests(box: Sandbox, instance: Instance) -> None:
 
 
 def _run(box: Sandbox, instance: Instance, room: Room, seconds: float) -> Grade:
-    token = secrets.token_hex(16)
+    token, asked = secrets.token_hex(16), len(instance.tests)
+    before = _stamps(box, instance)
     box.write("run_tests.py", Path(__file__).with_name("run_tests.py").read_bytes())
     request = {"token": token, "root": f"{box.folder}/{ROOT}", "library": room.library, "paths": _files(instance)}
     done = box.run(["python3", "-I", "-S", "run_tests.py"], stdin=json.dumps(request).encode(), seconds=seconds)
-    asked = len(instance.tests)
+    after = _stamps(box, instance)
+    if any(after.get(path) != stamp for path, stamp in before.items()):
+        return Grade(0, asked, "the code changes its tests", failed=instance.tests)
     if done.killed:
         return Grade(
             0, asked, f"the tests used up their {done.killed}", done.timed_out, done.out_of_memory, instance.tests
@@ -140,6 +143,14 @@ def _run(box: Sandbox, instance: Instance, room: Room, seconds: float) -> Grade:
         return Grade(0, asked, f"the code changes what tests it: {forgery}", failed=instance.tests)
     failed = tuple(test for test in instance.tests if not _passed(test, outcomes))
     return Grade(asked - len(failed), asked, f"{len(failed)} tests do not pass" if failed else "", failed=failed)
+
+
+def _stamps(box: Sandbox, instance: Instance) -> dict[str, str]:
+    """Inode and time of the last change, which no program can set, of each Python file that is not to change."""
+    find = ["find", ROOT, "-name", ".git", "-prune", "-o", "-name", "*.py", "-printf", "%P\\t%i %C@\\0"]
+    lines = box.run(find, seconds=_SETUP_SECONDS).stdout.decode(errors="surrogateescape").split("\0")
+    stamps = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return {path: stamp for path, stamp in stamps.items() if not instance.counts(path)}
 
 
 def _read(lines: list[dict[str, Any]]) -> tuple[dict[str, bool], str]:

@@ -51,7 +51,8 @@ class Instance:
         """Whether a change of this file is part of a repair: not of tests, nor of what runs them."""
         *folders, name = path.split("/")
         return not (
-            path in self.test_paths
+            {"", "..", ".git"} & set(path.split("/"))
+            or path in self.test_paths
             or any(known == path or known.startswith(f"{path}/") for known in self.test_paths)
             or _TEST_FOLDERS & set(folders)
             or name in _HARNESS

@@ -33,6 +33,7 @@ def main() -> None:
     os.chdir(request["root"])
     sys.path[:0] = request["library"]
     sys.argv = ["pytest"]
+    sys.dont_write_bytecode = True
     run(request["root"], request["paths"], write)
     os._exit(0)  # nothing that was registered for the end is run
 
