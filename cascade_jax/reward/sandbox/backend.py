@@ -13,7 +13,7 @@ from cascade_jax.reward.sandbox.box import Sandbox
 from cascade_jax.reward.sandbox.limits import Limits, SandboxBroken
 
 _log = logging.getLogger(__name__)
-_SOURCES = ("resident.py",)
+_SOURCES = ("resident.py", "program.py")
 
 
 @dataclass(frozen=True)
