@@ -31,7 +31,7 @@ class Backend:
         return Sandbox([*command, self.python], self.codes, bubblewrap.FOLDER, limits)
 
 
-def open_sandbox(limits: Limits | None = None, *, readable: Sequence[str] = ()) -> Sandbox:
+def open_sandbox(limits: Limits | None = None, *, readable: Sequence[str] = (), allow_unsafe: bool = False) -> Sandbox:
     """A new sandbox with an empty folder. `readable`: folders of this machine that it sees too, at the same place.
 
     SandboxBroken: nothing isolates on this machine, or this one sandbox did not come up.

@@ -104,17 +104,16 @@ class Sandbox:
         them closes the iterator, and with it the sandbox.
         """
         request = ("tests", [(stdin, tuple(arguments)) for stdin, arguments in cases], function, self.limits.seconds)
-        with self._lock:
-            left = len(cases)
-            try:
-                reply = self.ask(request, seconds=self.limits.seconds) if cases else None
-                while left:
-                    left -= 1
-                    yield finished(*reply)
-                    reply = self._receive(self.limits.seconds) if left else None
-            finally:
-                if left:
-                    self.close()
+        left = len(cases)
+        try:
+            reply = self.ask(request, seconds=self.limits.seconds) if cases else None
+            while left:
+                left -= 1
+                yield finished(*reply)
+                reply = self._receive(self.limits.seconds) if left else None
+        finally:
+            if left:
+                self.close()
 
     def close(self) -> None:
         """End everything in it. May be called again."""
@@ -151,11 +150,12 @@ class Sandbox:
             return self._receive(seconds)
 
     def _receive(self, seconds: float) -> tuple[list[str], bytes]:
-        try:
-            return self._reply(time.monotonic() + seconds + _GRACE)
-        except SandboxBroken:
-            self.close()
-            raise
+        with self._lock:
+            try:
+                return self._reply(time.monotonic() + seconds + _GRACE)
+            except SandboxBroken:
+                self.close()
+                raise
 
     def _send(self, data: bytes) -> None:
         data = memoryview(len(data).to_bytes(4, "big") + data)

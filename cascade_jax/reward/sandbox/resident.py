@@ -184,11 +184,11 @@ class Resident:
 
     def _end_all(self, runs: list[Run]) -> None:
         """Kill every other process of the sandbox."""
+        statuses = {}
         try:
             os.kill(-1, _KILL)
         except ProcessLookupError:
-            pass  # none is left
-        statuses = {}
+            statuses.clear()  # none is left
         while True:
             try:
                 ended, status = os.waitpid(-1, 0)
