@@ -13,7 +13,7 @@ from cascade_jax.reward.sandbox.box import Sandbox
 from cascade_jax.reward.sandbox.limits import Limits, SandboxBroken
 
 _log = logging.getLogger(__name__)
-_SOURCES = ("resident.py",)
+_SOURCES = ("resident.py", "program.py")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Backend:
         return Sandbox([*command, self.python], self.codes, bubblewrap.FOLDER, limits)
 
 
-def open_sandbox(limits: Limits | None = None, *, readable: Sequence[str] = ()) -> Sandbox:
+def open_sandbox(limits: Limits | None = None, *, readable: Sequence[str] = (), allow_unsafe: bool = False) -> Sandbox:
     """A new sandbox with an empty folder. `readable`: folders of this machine that it sees too, at the same place.
 
     SandboxBroken: nothing isolates on this machine, or this one sandbox did not come up.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cascade_jax.reward.sandbox.limits import Finished, Limits, SandboxBroken
@@ -87,7 +87,33 @@ class Sandbox:
         """
         seconds = self.limits.seconds if seconds is None else seconds
         environment = ENVIRONMENT | {"HOME": self.folder, "TMPDIR": "/tmp"} | dict(env or {})
-        return finished(*self.ask(("run", list(argv), bytes(stdin), environment, seconds), seconds=seconds))
+        request = ("run", list(argv), bytes(stdin), environment, seconds)
+        return finished(*self.ask(request, seconds=seconds))[0]
+
+    def load(self, source: str) -> Finished:
+        """Compile a Python program for `test`. Its return code is 0, or 1 where it is no Python."""
+        return finished(*self.ask(("load", source, self.limits.seconds), seconds=self.limits.seconds))[0]
+
+    def tests(
+        self, cases: Sequence[tuple[bytes, Sequence[Any]]], *, function: str | None = None
+    ) -> Iterator[tuple[Finished, bytes]]:
+        """Run the loaded program on each (stdin, arguments), in forks of the interpreter that compiled it.
+
+        With `function`, the function of that name, or the method of its class Solution, is then called with the
+        arguments (plain data); its result comes as the text that `results.read` reads. A caller that wants no more of
+        them closes the iterator, and with it the sandbox.
+        """
+        request = ("tests", [(stdin, tuple(arguments)) for stdin, arguments in cases], function, self.limits.seconds)
+        left = len(cases)
+        try:
+            reply = self.ask(request, seconds=self.limits.seconds) if cases else None
+            while left:
+                left -= 1
+                yield finished(*reply)
+                reply = self._receive(self.limits.seconds) if left else None
+        finally:
+            if left:
+                self.close()
 
     def close(self) -> None:
         """End everything in it. May be called again."""
@@ -118,6 +144,14 @@ class Sandbox:
                 raise SandboxBroken("the sandbox is closed")
             try:
                 self._send(marshal.dumps(request, 2))
+            except SandboxBroken:
+                self.close()
+                raise
+            return self._receive(seconds)
+
+    def _receive(self, seconds: float) -> tuple[list[str], bytes]:
+        with self._lock:
+            try:
                 return self._reply(time.monotonic() + seconds + _GRACE)
             except SandboxBroken:
                 self.close()
@@ -165,11 +199,12 @@ class Sandbox:
         self._process.wait()
 
 
-def finished(words: list[str], rest: bytes) -> Finished:
-    """A reply of `run`, read."""
-    code, killed, clipped, seconds, size = words[1:]
-    stdout, stderr = rest[: int(size)], rest[int(size) :]
-    return Finished(int(code), stdout, stderr, float(seconds), None if killed == "no" else killed, clipped == "1")
+def finished(words: list[str], rest: bytes) -> tuple[Finished, bytes]:
+    """A reply about a run, read: how it ended, and its result."""
+    code, killed, clipped, seconds, out, err = words[1:]
+    stdout, stderr, result = rest[: int(out)], rest[int(out) :][: int(err)], rest[int(out) + int(err) :]
+    ended = Finished(int(code), stdout, stderr, float(seconds), None if killed == "no" else killed, clipped == "1")
+    return ended, result
 
 
 def user_of(pid: int) -> int:

@@ -10,16 +10,28 @@ import marshal
 import os
 import resource
 import select
-import sys
 import time
 
 TYPE_CHECKING = False  # to import `typing` takes longer than most programs run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Ended = tuple[int, bytes, float, list[bytes]]  # status, why it was killed, seconds, stdout and stderr and result
+
 _TICK = 0.05  # seconds between two looks at memory and disk
 _MOST_FILES = 50_000
 _KILL = 9
+
+
+class Run:
+    """One fork: its files, its process and how it ended."""
+
+    def __init__(self, files: list[int]):
+        self.files, self.pid, self.status = files, 0, 0
+        self.begun, self.seconds, self.killed = 0.0, 0.0, b"no"
+
+    def took(self) -> None:
+        self.seconds = time.monotonic() - self.begun
 
 
 class Resident:
@@ -28,13 +40,14 @@ class Resident:
     def __init__(self, requests: int, replies: int, folder: str, limits: dict[str, int]):
         self.requests, self.replies, self.folder, self.limits = requests, replies, folder, limits
 
-    def serve(self) -> None:
+    def serve(self, more: dict[str, Callable[..., None]]) -> None:
         """Answer one request after another. The end of the input is the end of this process."""
+        answers = {"write": self.write, "read": self.read, "run": self.run, **more}
         while True:
             size = int.from_bytes(self._take(4), "big")
             name, *arguments = marshal.loads(self._take(size))
             try:
-                getattr(self, name)(*arguments)
+                answers[name](*arguments)
             except OSError as error:
                 self.reply(b"error %d %s" % (error.errno or 0, str(error.strerror).encode()))
 
@@ -84,59 +97,74 @@ class Resident:
                 os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
                 os._exit(127)
 
-        self.started(start, stdin, seconds)
+        self.reply_ended(*self.fork([start], [stdin], seconds, result=False)[0])
 
-    def started(self, start: Callable[[], None], stdin: bytes, seconds: float) -> None:
-        """Run `start` in a fork that has the files as its descriptors 0, 1 and 2, and reply how it ended."""
-        files = [self._file(), self._file(), self._file()]
+    def fork(
+        self, starts: list[Callable[[], None]], stdins: list[bytes], seconds: float, *, result: bool = True
+    ) -> list[Ended]:
+        """Run each of `starts` in a fork of its own, all at the same time, until it ends or has to be ended.
+
+        Files are the descriptors 0, 1, 2 of each and, with `result`, 3.
+        """
+        runs = [Run(self._files(stdin, result)) for stdin in stdins]
+        for run, start in zip(runs, starts, strict=True):
+            run.begun = time.monotonic()
+            run.pid = os.fork()
+            if run.pid == 0:
+                try:
+                    self._become_program(run.files, seconds)
+                    start()
+                finally:
+                    os._exit(1)
+        self._watch(runs, time.monotonic() + seconds)
+        self._end_all(runs)
+        return [self._ended(run) for run in runs]
+
+    def reply_ended(self, code: int, killed: bytes, seconds: float, outputs: list[bytes]) -> None:
+        """Tell how a fork ended, with stdout, stderr and its result, if it had one."""
+        most = self.limits["output"]
+        clipped = any(len(output) > most for output in outputs)
+        outputs = [output[:most] for output in outputs]
+        sizes = (len(outputs[0]), len(outputs[1]))
+        self.reply(b"ran %d %s %d %.6f %d %d" % (code, killed, clipped, seconds, *sizes), *outputs)
+
+    def _files(self, stdin: bytes, result: bool) -> list[int]:
+        files = [os.open(self.folder, os.O_TMPFILE | os.O_RDWR, 0o600) for _ in range(3 + result)]
         write_all(files[0], stdin)
         os.lseek(files[0], 0, os.SEEK_SET)
-        begun = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            self._become_program(files, seconds)
-            start()
-            os._exit(0)
-        status, killed = self._watch(pid, begun + seconds)
-        took = time.monotonic() - begun
-        outputs = [contents(file, self.limits["output"] + 1) for file in files[1:]]
-        for file in files:
-            os.close(file)
-        clipped = any(len(output) > self.limits["output"] for output in outputs)
-        outputs = [output[: self.limits["output"]] for output in outputs]
-        code = os.waitstatus_to_exitcode(status)
-        self.reply(b"ran %d %s %d %.6f %d" % (code, killed, clipped, took, len(outputs[0])), *outputs)
-
-    def _file(self) -> int:
-        return os.open(self.folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        return files
 
     def _become_program(self, files: list[int], seconds: float) -> None:
         os.setsid()
         for number, file in enumerate(files):
             os.dup2(file, number)
-        os.closerange(3, self.limits["open_files"])
+        os.closerange(len(files), self.limits["open_files"])
         cpu = int(seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
-        os.chdir(self.folder)
 
-    def _watch(self, pid: int, deadline: float) -> tuple[int, bytes]:
-        handle = os.pidfd_open(pid)
+    def _watch(self, runs: list[Run], deadline: float) -> None:
+        """Until all have ended, or there is a reason to end them."""
         poll = select.poll()
-        poll.register(handle, select.POLLIN)
         poll.register(self.requests, 0)  # a closed request pipe is reported all the same
+        handles = {os.pidfd_open(run.pid): run for run in runs}
+        for handle in handles:
+            poll.register(handle, select.POLLIN)
         killed = b"no"
-        while True:
+        while handles and killed == b"no":
             left = deadline - time.monotonic()
-            ready = dict(poll.poll(max(0, min(_TICK, left)) * 1000))
+            ready = [descriptor for descriptor, _ in poll.poll(max(0, min(_TICK, left)) * 1000)]
             if self.requests in ready:
                 os._exit(0)
-            if handle in ready:
-                break
-            killed = b"time" if left <= 0 else self._exceeded()
-            if killed != b"no":
-                break
-        os.close(handle)
-        return self._end_all(pid), killed
+            for handle in ready:
+                handles.pop(handle).took()
+                poll.unregister(handle)
+                os.close(handle)
+            if not ready:
+                killed = b"time" if left <= 0 else self._exceeded()
+        for handle, run in handles.items():
+            run.killed = killed
+            run.took()
+            os.close(handle)
 
     def _exceeded(self) -> bytes:
         """What all processes together have too much of."""
@@ -154,20 +182,27 @@ class Resident:
         space = os.statvfs(self.folder)
         return b"disk" if space.f_files - space.f_ffree > _MOST_FILES else b"no"
 
-    def _end_all(self, pid: int) -> int:
-        """Kill every other process of the sandbox; the status of `pid`."""
-        status = 0
-        try:  # noqa: SIM105: contextlib is slow to import
+    def _end_all(self, runs: list[Run]) -> None:
+        """Kill every other process of the sandbox."""
+        statuses = {}
+        try:
             os.kill(-1, _KILL)
         except ProcessLookupError:
-            pass
+            statuses.clear()  # none is left
         while True:
             try:
-                ended, how = os.waitpid(-1, 0)
+                ended, status = os.waitpid(-1, 0)
             except ChildProcessError:
-                return status
-            if ended == pid:
-                status = how
+                break
+            statuses[ended] = status
+        for run in runs:
+            run.status = statuses[run.pid]
+
+    def _ended(self, run: Run) -> Ended:
+        outputs = [contents(file, self.limits["output"] + 1) for file in run.files[1:]]
+        for file in run.files:
+            os.close(file)
+        return os.waitstatus_to_exitcode(run.status), run.killed, run.seconds, outputs
 
 
 def contents(file: int, most: int) -> bytes:
@@ -197,6 +232,7 @@ def confine(uid: int | None, folder: str, limits: dict[str, int]) -> None:
         os.setresuid(uid, uid, uid)
     os.umask(0o022)
     os.makedirs(folder, exist_ok=True)
+    os.chdir(folder)
     for name, value in (
         ("CORE", 0),
         ("AS", limits["memory"]),
@@ -205,15 +241,3 @@ def confine(uid: int | None, folder: str, limits: dict[str, int]) -> None:
         ("NPROC", limits["processes"]),
     ):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
-
-
-def main(setup: dict[str, object]) -> None:
-    requests, replies = os.dup(0), os.dup(1)
-    nothing = os.open("/dev/null", os.O_RDWR)
-    for number in range(3):
-        os.dup2(nothing, number)
-    os.close(nothing)
-    confine(setup["uid"], setup["folder"], setup["limits"])
-    resident = Resident(requests, replies, setup["folder"], setup["limits"])
-    resident.reply(b"up", sys.version.split()[0].encode())
-    resident.serve()
