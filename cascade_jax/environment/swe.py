@@ -4,11 +4,14 @@ Rows as `cascade_jax.reward.swe.instance` reads them: SWE-Gym, R2E-Gym, SWE-RL o
 """
 
 import asyncio
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from cascade_jax.environment.shell import BASH, SUBMIT, Shell, ShellLimits
 from cascade_jax.reward.sandbox import Sandbox, SandboxBroken
-from cascade_jax.reward.swe.grading import GIT, ROOT, Room, checkout, grade, said
+from cascade_jax.reward.swe.grading import GIT, MIB, ROOT, Room, checkout, grade, said
 from cascade_jax.reward.swe.history import Snapshot, snapshot
 from cascade_jax.reward.swe.instance import Instance, InstanceError, read_instance
 from cascade_jax.reward.verdict import unjudged, wrong
@@ -34,19 +37,28 @@ class NoAnswer(Exception):
 class SoftwareRepair:
     """1 if FAIL_TO_PASS and PASS_TO_PASS all pass, else 0.
 
-    No verdict where the commands together, or the tests, took too long or too much memory, and where a repaired episode
-    never came to its end. `repositories`: a folder with clones or bundles of the rows' `repo`. `instructions`: a system
-    message about the shell and the tool `bash` (or, without `tools`, code blocks) go before the row's own messages.
+    Masked is what took too long or too much memory, commands and tests alike, and what was repaired but never came to
+    its end. `repositories`: a folder with clones or bundles of the rows' `repo`; `packages`: folders with what these
+    import. `instructions`: a system message about the shell, and the tool `bash` (without `tools`: code blocks), go
+    before the row's own messages. Times in seconds, sizes in MiB, `shown` in characters of a command's output.
     """
 
     turns: int = 200
     repositories: str = ""
+    packages: Sequence[str] = ()
     instructions: bool = False
     tools: bool = True
+    command_seconds: float = 300.0
+    commands_seconds: float = 1800.0  # of all commands of an episode
     tests_seconds: float = 1200.0
-    shell: ShellLimits = field(default_factory=ShellLimits)
-    room: Room = field(default_factory=Room)
-    resources: tuple[str, ...] = ("sandbox",)
+    shown: int = 10_000
+    memory: int = 2048
+    disk: int = 1024
+    resources: ClassVar[tuple[str, ...]] = ("sandbox",)
+
+    @property
+    def room(self) -> Room:
+        return Room(self.memory * MIB, self.disk * MIB, packages=tuple(self.packages))
 
     def episode(self, row: Row, *, seed: int) -> "RepairEpisode":
         return RepairEpisode(self, row)
@@ -69,7 +81,7 @@ class RepairEpisode:
 
     async def verdict(self, trajectory: Trajectory) -> Verdict:
         if self.shell.ended:
-            return unjudged(f"the commands of the episode used up their {self.shell.ended}")
+            return masked(f"the commands of the episode used up their {self.shell.ended}")
         return unfinished(await asyncio.to_thread(self._graded), trajectory)
 
     async def close(self) -> None:
@@ -84,7 +96,8 @@ class RepairEpisode:
         checkout(self.box, self.start_state)
         self._opening = opening(row, instructions=settings.instructions, tools=settings.tools, text=_INSTRUCTIONS)
         env = GIT | {"PYTHONPATH": ":".join(settings.room.library), "PAGER": "cat"}
-        self.shell = Shell(self.box, f"{self.box.folder}/{ROOT}", settings.shell, bool(self._opening.tools), env)
+        limits = ShellLimits(settings.command_seconds, settings.commands_seconds, settings.shown)
+        self.shell = Shell(self.box, f"{self.box.folder}/{ROOT}", limits, bool(self._opening.tools), env)
 
     def _graded(self) -> Verdict:
         try:
@@ -98,9 +111,14 @@ class RepairEpisode:
         except (InstanceError, SandboxBroken) as error:
             return unjudged(str(error))
         if found.timed_out or found.out_of_memory:
-            return unjudged(found.reason)
+            return masked(found.reason)
         info = {"changed": sorted(changes), "reason": found.reason, "failed": list(found.failed[:20])}
         return Verdict(float(found.resolved), {"tests_passed": found.passed / found.asked}, info)
+
+
+def masked(reason: str) -> Verdict:
+    """No verdict by a rule of the recipe, not since something broke."""
+    return Verdict(math.nan, {"masked": 1.0}, no_verdict=reason)
 
 
 def opening(row: Row, *, instructions: bool, tools: bool, text: str) -> Opening:

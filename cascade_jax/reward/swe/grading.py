@@ -32,6 +32,7 @@ rm "$2"
 git update-ref refs/heads/main "$3"
 git reset -q --hard
 """
+_HAS = 'cd repo; for n in "$@"; do for at in . src; do ls -d $at/$n/__init__.py $at/$n.py; done; done 2> /dev/null'
 _PYTEST = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 _SETUP_SECONDS = 300.0
 
@@ -80,6 +81,8 @@ def grade(instance: Instance, changes: Mapping[str, bytes | None], room: Room, *
     start = snapshot(instance)
     with room.open() as box:
         checkout(box, start)
+        if box.run(["bash", "-c", _HAS, "has", *_PYTEST], seconds=_SETUP_SECONDS).stdout:
+            raise InstanceError("the repository is a part of pytest, which cannot test itself from another place")
         try:
             for path, data in changes.items():
                 if instance.counts(path):
