@@ -37,7 +37,7 @@ def chat(tmp_path_factory):
 @pytest.fixture(scope="session")
 def play(chat):
     def play(environment, row, *scripts, longest=20_000):
-        """(verdict of each script, what was shown before its last turn)"""
+        """(verdict of each script, what was shown before its last turn, "" where there was none)"""
         engine = Scripted(chat, scripts)
         [group] = run_episodes(
             engine,
@@ -50,6 +50,6 @@ def play(chat):
             samples_per_prompt=len(scripts),
             seed=0,
         )
-        return [(sample.verdict, shown[-1]) for sample, shown in zip(group.samples, engine.prompts, strict=True)]
+        return [(sample.verdict, shown[-1] if shown else "") for sample, shown in zip(group.samples, engine.prompts, strict=True)]
 
     return play

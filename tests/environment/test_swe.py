@@ -137,15 +137,13 @@ def test_bundles_and_folders_of_repositories(play, repository, tmp_path):
 def test_limits(play, repository):
     """recipe.md 13: what ran out of time or memory, or was repaired without an end, is masked; the rest is 0."""
     *_, row = repository
-    hoard = "import time; x = [bytes(1 << 20) + b\"x\" for _ in range(300)]; time.sleep(9)"
-    settings = {"turns": 2, "command_seconds": 1, "commands_seconds": 1.5, "memory": 512}
-    (endless, _), (failed, _), (slow, _), (big, _), (hung, shown), (loop, _) = play(
+    settings = {"turns": 2, "command_seconds": 1, "commands_seconds": 1.5}
+    (endless, _), (failed, _), (slow, _), (hung, shown), (loop, _) = play(
         environment(**settings, tests_seconds=4),
         row,
         [bash(REPAIR), bash("ls")],
         [bash("ls"), bash("ls")],
         [bash("sleep 10"), bash("sleep 10; sleep 10")],
-        [bash(f"for i in 1 2 3 4; do python3 -c '{hoard}' & done; wait"), SUBMIT],
         [bash("sleep 10"), SUBMIT],
         [bash("echo 'while True: pass' >> xmltodict.py"), SUBMIT],
     )
@@ -154,4 +152,7 @@ def test_limits(play, repository):
     assert (hung.reward, hung.no_verdict) == (0.0, None) and "[killed: time]" in shown
     assert "time" in loop.no_verdict and loop.components["masked"] == 1
     assert "time" in slow.no_verdict and slow.components["masked"] == 1
+    hoard = "import time; x = [bytes(1 << 20) + b\"x\" for _ in range(300)]; time.sleep(9)"
+    hoarders = bash(f"for i in 1 2 3 4; do python3 -c '{hoard}' & done; wait")
+    [(big, _)] = play(environment(memory=512), row, [hoarders])
     assert "memory" in big.no_verdict and big.components["masked"] == 1
