@@ -115,7 +115,9 @@ def load_model(path: Path, *, dtype: Any = None) -> tuple[ModelConfig, Params, P
     tokenizer = find_tokenizer(path)
     if is_hugging_face(path):
         mesh = jax.sharding.get_mesh()
-        return *load_hf(path, mesh=mesh if mesh.size > 1 else None, dtype=dtype), tokenizer
+        config, params = load_hf(path, mesh=mesh if mesh.size > 1 else None, dtype=dtype)
+        wider = apply.pad_experts(config)
+        return wider, params if wider == config else apply.grown(wider, params), tokenizer
     config = read_config(path)
     kinds = _stored_kinds(path, config, dtype)
     with _quiet():

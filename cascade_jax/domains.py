@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig, SamplingConfig
+from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig, SamplingConfig, build
 from cascade_jax.data import sources
 from cascade_jax.data.chat import Chat
 from cascade_jax.environment import ENVIRONMENTS
@@ -16,7 +16,7 @@ from cascade_jax.processes import shared
 from cascade_jax.reward import VERIFIERS, Verdict, Verifier, judge_server, verify_groups
 from cascade_jax.reward.batch import rewards_of, split_like
 from cascade_jax.reward.judge import Judge
-from cascade_jax.reward.preference import preference_groups, win_rates
+from cascade_jax.reward.preference import PreferenceSettings, preference_groups, win_rates
 from cascade_jax.reward.verdict import unjudged
 from cascade_jax.rollout.engine import Engine
 from cascade_jax.rollout.environment import Environment
@@ -24,12 +24,14 @@ from cascade_jax.rollout.episode import make_prompt, run_prompts
 from cascade_jax.rollout.episodes import run_episodes
 from cascade_jax.types import Group, Prompt, Row
 
+JUDGED = ("judged", "proof")  # kinds whose verifiers always ask a judge
+
 
 @dataclass(frozen=True)
 class Domain:
     """rows: split -> rows of one kind, which a verifier judges, or the environment of their episodes.
 
-    Preferences have neither: a judge compares them within a group.
+    Preferences have neither: a judge compares them within a group, as `preference` says.
     """
 
     name: str
@@ -37,7 +39,9 @@ class Domain:
     kind: str
     thinking: bool
     verifier: Verifier | None
-    judge: Judge | None = None
+    judge: JudgeConfig | None = None  # None: the run's
+    preference: PreferenceSettings | None = None
+    comparer: Judge | None = None  # of preferences, while a run goes on
     environment: Environment | None = None
 
 
@@ -53,30 +57,44 @@ def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
     }
     kind = rows["train"][0].kind
     if kind == "preference":
-        return Domain(name, rows, kind, domain.thinking, verifier=None)
+        settings = build(PreferenceSettings, domain.settings, f"domains.{name}.settings")
+        return Domain(name, rows, kind, domain.thinking, None, domain.judge, settings)
     if kind in ENVIRONMENTS:
         environment = ENVIRONMENTS[kind](**domain.settings)
-        return Domain(name, rows, kind, domain.thinking, verifier=None, environment=environment)
+        return Domain(name, rows, kind, domain.thinking, None, domain.judge, environment=environment)
     if kind not in VERIFIERS:
         raise ConfigError(
             f"domains.{name} holds rows of kind {kind!r}, which has no verifier; "
             f"kinds with one are {', '.join(sorted([*VERIFIERS, *ENVIRONMENTS, 'preference']))}."
         )
-    return Domain(name, rows, kind, domain.thinking, verifier=VERIFIERS[kind](**domain.settings))
+    return Domain(name, rows, kind, domain.thinking, VERIFIERS[kind](**domain.settings), domain.judge)
 
 
 @contextlib.contextmanager
 def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[dict[str, Domain]]:
-    """The same domains, preferences with a client of the configured judge, or of the rule judge, served meanwhile."""
+    """The same domains, those that need a judge with a client of their own one or of the run's (`config`).
+
+    A judge without an address is the rule judge, served meanwhile. Domains of one judge share its client.
+    """
     with contextlib.ExitStack() as stack:
-        judge = None
-        if any(domain.kind == "preference" for domain in domains.values()):
-            url = config.url or stack.enter_context(judge_server.running()).url
-            judge = stack.enter_context(Judge(dataclasses.replace(config, url=url)))
-        yield {
-            name: dataclasses.replace(domain, judge=judge) if domain.kind == "preference" else domain
-            for name, domain in domains.items()
-        }
+        clients: dict[JudgeConfig, Judge] = {}
+
+        def client(domain: Domain) -> Judge:
+            asked = domain.judge or config
+            if asked not in clients:
+                url = asked.url or stack.enter_context(judge_server.running()).url
+                clients[asked] = stack.enter_context(Judge(dataclasses.replace(asked, url=url)))
+            return clients[asked]
+
+        ready = {}
+        for name, domain in domains.items():
+            if domain.kind == "preference":
+                domain = dataclasses.replace(domain, comparer=client(domain))
+            elif domain.kind in JUDGED or getattr(domain.verifier, "grading", "") == "judge":
+                verifier = dataclasses.replace(domain.verifier, judge=client(domain).endpoint)
+                domain = dataclasses.replace(domain, verifier=verifier)
+            ready[name] = domain
+        yield ready
 
 
 def fitting_prompts(
@@ -139,7 +157,7 @@ def _judge(domain: Domain, groups: Sequence[Group], seed: int) -> list[list[Verd
     if domain.environment is not None:
         return _of_environment(groups)
     if domain.kind == "preference":
-        return preference_groups(domain.judge, groups, seed=seed)[1]
+        return preference_groups(domain.comparer, groups, seed=seed, **vars(domain.preference))[1]
     return verify_groups({domain.kind: domain.verifier}, groups)[1]
 
 
@@ -153,7 +171,7 @@ def _score(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
         return _of_environment(groups)
     if domain.kind == "preference":
         items = [(g.prompt.row, sample, g.prompt.row.fields["reference"]) for g in groups for sample in g.samples]
-        return split_like(groups, win_rates(domain.judge, items))
+        return split_like(groups, win_rates(domain.comparer, items))
     return verify_groups({domain.kind: domain.verifier}, groups)[1]
 
 

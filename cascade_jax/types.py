@@ -74,6 +74,9 @@ class ToolCall:
     arguments: Mapping[str, Any]
 
 
+UNCLOSED_THOUGHT = "the thought is not closed"
+
+
 @dataclass(frozen=True)
 class Reply:
     """Sampled ids, read back. `malformed` says what was wrong with the format, else it is None."""

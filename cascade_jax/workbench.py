@@ -100,7 +100,7 @@ def _network(config: CascadeConfig) -> tuple[ModelConfig, Params, Path | None]:
         if config.repair_embeddings:
             params["embedding"] = repaired(params["embedding"])
         return model, params, tokenizer
-    model = presets.get(config.model)
+    model = apply.pad_experts(presets.get(config.model))
     return model, apply.init(model, jax.random.key(config.seed)), None
 
 

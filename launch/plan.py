@@ -18,7 +18,7 @@ from cascade_jax.checkpoint import read_config
 from cascade_jax.config import CascadeConfig, ConfigError, MeshConfig, ModelConfig
 from cascade_jax.manifest import write_json
 from cascade_jax.mesh import make_mesh
-from cascade_jax.model import presets
+from cascade_jax.model import apply, presets
 from cascade_jax.plan.chips import CHIPS, GIB, Chip, described
 from cascade_jax.plan.compiled import Compiled, compiled
 from cascade_jax.plan.recipe import ANSWER, REACHED, StageTime, days, stage_time
@@ -84,12 +84,12 @@ def main() -> int:
 def network(config: CascadeConfig) -> ModelConfig:
     """The network alone: of the preset, or out of the config.json of the checkpoint."""
     if MODEL.value or config.model:
-        return presets.get(MODEL.value or config.model)
+        return apply.pad_experts(presets.get(MODEL.value or config.model))
     folder = Path(config.checkpoint)
     if not (folder / "config.json").exists():
         known = ", ".join(presets.PRESETS)
         raise ConfigError(f"checkpoint={config.checkpoint!r} is not here; name its network: --model=ONE OF {known}.")
-    return read_config(folder)
+    return apply.pad_experts(read_config(folder))
 
 
 def plan_of(

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ class Target(NamedTuple):
     kind: str
 
 
-_preferred: ContextVar[Mapping[str, Implementation]] = ContextVar("preferred", default={})
+_preferred: ContextVar[Mapping[str, Implementation]] = ContextVar("preferred", default=MappingProxyType({}))
 _target: ContextVar[Target | None] = ContextVar("target", default=None)
 
 

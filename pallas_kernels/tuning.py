@@ -7,7 +7,11 @@ measures on the device that is there and writes the file.
 
 import functools
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -17,11 +21,36 @@ from pallas_kernels.dispatch import target
 FOLDER = Path(__file__).with_name("tuned")
 
 
+class Trial(NamedTuple):
+    """Sizes to try, by operation, and what was asked for: (operation, dtype, dimensions) -> sizes as filed."""
+
+    sizes: Mapping[str, dict[str, int]]
+    asked: dict[tuple[str, str, tuple[tuple[str, int], ...]], dict[str, int]]
+
+
+_trial: ContextVar[Trial | None] = ContextVar("trial", default=None)
+
+
+@contextmanager
+def trying(sizes: Mapping[str, dict[str, int]]) -> Iterator[Trial]:
+    """Programs that are traced inside take these sizes before those of the files."""
+    trial = Trial(sizes, {})
+    token = _trial.set(trial)
+    try:
+        yield trial
+    finally:
+        _trial.reset(token)
+
+
 def blocks(operation: str, dtype: DTypeLike, **dims: int) -> dict[str, int]:
     """Block sizes of an operation for the device that is traced for and arrays of this dtype and these dimensions."""
-    table = _table(operation)
+    table, trial = _table(operation), _trial.get()
     here = table["devices"].get(target().kind, {}).get(jnp.dtype(dtype).name, {})
-    return {**table["default"], **here.get("default", {}), **here.get(shape_key(**dims), {})}
+    sizes = {**table["default"], **here.get("default", {}), **here.get(shape_key(**dims), {})}
+    if trial is None:
+        return sizes
+    trial.asked[operation, jnp.dtype(dtype).name, tuple(dims.items())] = sizes
+    return sizes | trial.sizes.get(operation, {})
 
 
 def shape_key(**dims: int) -> str:

@@ -27,6 +27,32 @@ class SourceConfig:
 
 
 @dataclass(frozen=True)
+class JudgeConfig:
+    """An OpenAI-compatible endpoint. An empty url serves the rule-based judge of the demo on a loopback port.
+
+    `wire`: how two answers are shown to it, in the roles of a GenRM or as a question to any chat model. max_tokens,
+    temperature and top_p are those of its replies.
+    """
+
+    url: str = ""
+    model: str = "rule-judge"
+    wire: Literal["genrm", "chat"] = "genrm"
+    key_variable: str = ""  # the environment variable that holds the endpoint's key
+    temperature: float = 0.6
+    top_p: float = 0.95
+    max_tokens: int = 16_384
+    timeout: float = 30.0  # seconds for one request
+    retries: int = 3  # of a request that failed, and of a reply that cannot be read
+    concurrency: int = 16
+
+    def __post_init__(self) -> None:
+        require(self.retries >= 0, f"judge.retries={self.retries} must not be negative.")
+        for name in ("timeout", "concurrency", "max_tokens"):
+            value = getattr(self, name)
+            require(value > 0, f"judge.{name}={value} must be positive.")
+
+
+@dataclass(frozen=True)
 class DomainConfig:
     """One skill: rows to train on, rows to choose teachers by, rows to report, and how it is prompted."""
 
@@ -34,18 +60,8 @@ class DomainConfig:
     validation: SourceConfig
     test: SourceConfig | None = None
     thinking: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the domain's verifier
-
-
-@dataclass(frozen=True)
-class JudgeConfig:
-    """An OpenAI-compatible endpoint. An empty url serves the rule-based judge of the demo on a loopback port."""
-
-    url: str = ""
-    model: str = "rule-judge"
-    timeout: float = 30.0  # seconds for one request
-    retries: int = 3
-    concurrency: int = 16
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the domain's verifier, or of its comparisons
+    judge: JudgeConfig | None = None  # None: the run's
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from cascade_jax.data.templates import MARK, make_renderer
 from cascade_jax.data.tokenizer import CHAT_SPECIALS, Tokenizer
-from cascade_jax.types import Reply, ToolCall
+from cascade_jax.types import UNCLOSED_THOUGHT, Reply, ToolCall
 
 _CALL = re.compile(
     r"\s*<function=[^>\n]+>\s*(<parameter=[^>\n]+>((?!</parameter>).)*</parameter>\s*)*</function>\s*", re.DOTALL
@@ -108,7 +108,7 @@ class Chat:
     def _fault(self, ids: list[int], parsed: Any) -> str | None:
         thought = parsed.reasoning_content is not None
         if parsed.reasoning_complete is False or (thought and "</think>" not in self.tokenizer.decode(ids)):
-            return "the thought is not closed"
+            return UNCLOSED_THOUGHT
         if any(tag in parsed.content for tag in _THINK_TAGS):
             return "a stray think tag"
         if any(tag in parsed.content for tag in _TOOL_TAGS):

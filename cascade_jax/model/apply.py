@@ -5,6 +5,7 @@
 Matrices are stored (in, out). This is the only file in which Flax modules are taken apart and put together.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from cascade_jax.model.hybrid import Hybrid, Layer
 from cascade_jax.model.moe import Routed
 from cascade_jax.model.stack import through
 from cascade_jax.types import Params, Weighted
+from pallas_kernels.grouped_matmul import padded_width
 
 
 class Aux(NamedTuple):
@@ -141,6 +143,23 @@ def over_mesh(
         return run(here, jax.tree.map(axes.gathered, params, places, dtypes), *given)
 
     return jax.shard_map(one, in_specs=(places, *in_specs), out_specs=out_specs, check_vma=False)(params, *given)
+
+
+def pad_experts(config: ModelConfig) -> ModelConfig:
+    """The network with zeros beside its experts' matrices where kernels need them: up to a multiple of 128 columns."""
+    if "E" not in config.pattern:
+        return config
+    return dataclasses.replace(config, expert_padding=padded_width(config.expert_width) - config.expert_width)
+
+
+def grown(config: ModelConfig, params: Params) -> Params:
+    """Params as `config` has them, out of those of a network with less padding."""
+
+    def pad(leaf: Array, want: jax.ShapeDtypeStruct) -> Array:
+        more = [(0, size - here) for size, here in zip(want.shape, leaf.shape, strict=True)]
+        return jnp.pad(leaf, more) if any(after for _, after in more) else leaf
+
+    return placed(config, jax.tree.map(pad, params, abstract(config)))
 
 
 def placed(config: ModelConfig, tree: Params, *, at_rest: bool = True) -> Params:

@@ -41,7 +41,6 @@ PRESETS = {
         experts=128,
         experts_per_token=6,
         expert_width=1856,
-        expert_padding=64,
         shared_expert_width=3712,
         routed_scale=2.5,
         mlp_width=1856,

@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 from cascade_jax.reward.batch import verify_groups
 from cascade_jax.reward.instruction import InstructionFollowing
+from cascade_jax.reward.judged import JudgedAnswer
+from cascade_jax.reward.long_context import LongContext
 from cascade_jax.reward.math import MathAnswer
 from cascade_jax.reward.mcqa import MultipleChoice
+from cascade_jax.reward.proof import ProofGrade
 from cascade_jax.reward.structured_output import StructuredOutput
 from cascade_jax.reward.tool_call import ToolCalls
 from cascade_jax.reward.verdict import Verdict, Verifier
@@ -17,6 +20,9 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
     "tool_call": ToolCalls,
     "structured_output": StructuredOutput,
     "math": MathAnswer,
+    "long_context": LongContext,
+    "judged": JudgedAnswer,
+    "proof": ProofGrade,
 }
 
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "verify_groups"]

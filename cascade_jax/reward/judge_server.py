@@ -1,8 +1,11 @@
 """A judge on a loopback port that speaks the OpenAI protocol: /v1/models and /v1/chat/completions."""
 
 import contextlib
+import hashlib
 import json
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,9 +13,28 @@ from typing import Any
 
 from cascade_jax.reward import rule_judge
 
+Messages = Sequence[Mapping[str, Any]]
 # (messages, response_1, response_2) -> scores, or text that is sent as it is
-Compare = Callable[[Sequence[Mapping[str, Any]], str, str], Mapping[str, float] | str]
+Compare = Callable[[Messages, str, str], Mapping[str, float] | str]
 MODEL = "rule-judge"
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What is wrong with a judge, to see what that does to training. Hangs on the request alone, its seed included."""
+
+    noise: float = 0.0  # standard deviation of what is added to each score
+    position_bias: float = 0.0  # added to the score of the response that is shown first
+    malformed: float = 0.0  # share of the replies that cannot be read
+    delay: float = 0.0  # seconds before each reply
+
+    def bent(self, verdict: Mapping[str, float] | str, rng: random.Random) -> Mapping[str, float] | str:
+        """Scores with noise and bias, within 1 to 5, and the ranking that follows from them."""
+        if isinstance(verdict, str) or not (self.noise or self.position_bias):
+            return verdict
+        first = verdict["score_1"] + self.position_bias + rng.gauss(0, self.noise)
+        second = verdict["score_2"] + rng.gauss(0, self.noise)
+        return rule_judge.scores(*(min(5.0, max(1.0, round(score, 4))) for score in (first, second)))
 
 
 @dataclass(frozen=True)
@@ -24,9 +46,18 @@ class RunningJudge:
 
 
 @contextlib.contextmanager
-def running(compare: Compare = rule_judge.compare, *, port: int = 0) -> Iterator[RunningJudge]:
-    """Serve from a thread of this process while the context lasts; port 0 takes a free one. OSError: port in use."""
-    server = serve(compare, port=port)
+def running(
+    compare: Compare = rule_judge.compare,
+    *,
+    reply: Callable[[Messages], str] | None = None,
+    faults: Faults = Faults(),
+    port: int = 0,
+) -> Iterator[RunningJudge]:
+    """Serve from a thread of this process while the context lasts; port 0 takes a free one. OSError: port in use.
+
+    `compare` answers questions in the roles of a GenRM, `reply` all others; by default these are the rules' too.
+    """
+    server = serve(compare, reply=reply, faults=faults, port=port)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="judge", daemon=True)
     thread.start()
     try:
@@ -37,14 +68,33 @@ def running(compare: Compare = rule_judge.compare, *, port: int = 0) -> Iterator
         thread.join()
 
 
-def serve(compare: Compare = rule_judge.compare, *, port: int = 0) -> ThreadingHTTPServer:
+def serve(
+    compare: Compare = rule_judge.compare,
+    *,
+    reply: Callable[[Messages], str] | None = None,
+    faults: Faults = Faults(),
+    port: int = 0,
+) -> ThreadingHTTPServer:
     """A bound server whose `serve_forever` answers. OSError: port in use."""
 
-    class Handler(_Handler):
-        judge = staticmethod(compare)
+    def answer(messages: Messages, rng: random.Random) -> str:
+        def bent(*question: Any) -> Mapping[str, float] | str:
+            return faults.bent(compare(*question), rng)
 
-    server = _Server(("127.0.0.1", port), Handler)
-    return server
+        time.sleep(faults.delay)
+        if rng.random() < faults.malformed:
+            return "I cannot decide."
+        responses = [m["content"] for role in ("response_1", "response_2") for m in messages if m["role"] == role]
+        if not responses:
+            return reply(messages) if reply else rule_judge.reply(messages, bent)
+        first, second = responses
+        verdict = bent([m for m in messages if m["role"] not in ("response_1", "response_2")], first, second)
+        return verdict if isinstance(verdict, str) else json.dumps(verdict)
+
+    class Handler(_Handler):
+        judge = staticmethod(answer)
+
+    return _Server(("127.0.0.1", port), Handler)
 
 
 def address(server: ThreadingHTTPServer) -> str:
@@ -61,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open
     disable_nagle_algorithm = True
     wbufsize = -1  # head and body leave in one packet
-    judge: Compare
+    judge: Callable[[Messages, random.Random], str]
 
     def do_GET(self) -> None:
         if self.path != "/v1/models":
@@ -73,14 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/v1/chat/completions":
             return self._error(404, f"no such path {self.path}; there are /v1/models and /v1/chat/completions")
         try:
-            messages = json.loads(body)["messages"]
-            (first,) = [m["content"] for m in messages if m["role"] == "response_1"]
-            (second,) = [m["content"] for m in messages if m["role"] == "response_2"]
-            conversation = [m for m in messages if m["role"] not in ("response_1", "response_2")]
+            content = self.judge(json.loads(body)["messages"], random.Random(hashlib.sha256(body).digest()))
         except (ValueError, LookupError, TypeError):
-            return self._error(400, "the request needs messages, one of role response_1 and one of role response_2")
-        verdict = self.judge(conversation, first, second)
-        content = verdict if isinstance(verdict, str) else json.dumps(verdict)
+            return self._error(
+                400, "the request needs messages of the roles response_1 and response_2, or a question for a judge"
+            )
         message = {"role": "assistant", "content": content}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         self._send(

@@ -2,7 +2,9 @@
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,13 +12,27 @@ from jaxtyping import Float, Int
 from cascade_jax.reward.batch import rewards_of, split_like
 from cascade_jax.reward.judge import Comparison, Judge, Judgement, Scores
 from cascade_jax.reward.verdict import Verdict, reply_of, unjudged
-from cascade_jax.types import Group, Reply, Row, Sample
+from cascade_jax.types import UNCLOSED_THOUGHT, Group, Reply, Row, Sample
 
+Heard = tuple[int, int, float, float, float]  # (i, j, score_i, score_j, ranking)
+FALLBACK = Scores(3.0, 3.0, 3.5)  # in place of replies that could not be read
 PLACEHOLDER = "(no answer)"  # what the judge is shown in place of an empty answer
 
 
+@dataclass(frozen=True)
+class PreferenceSettings:
+    """What a group is asked and how its scores become rewards: the settings of a domain of preferences (recipe 9)."""
+
+    pairs: Literal["all", "circular"] = "all"  # circular: each sample with the next one, n questions of n (n - 1) / 2
+    both_orders: bool = False  # each pair asked twice, with either sample first
+    think_weight: float = 0.5
+    answer_weight: float = 0.5
+    bonus: float = 0.5
+    bonus_quantile: float = 0.8
+
+
 def pairwise_rewards(
-    comparisons: Sequence[tuple[int, int, float, float, float]],
+    comparisons: Sequence[Heard],
     think_lengths_G: Int[np.ndarray, "G"] | Sequence[int],
     answer_lengths_G: Int[np.ndarray, "G"] | Sequence[int],
     *,
@@ -55,30 +71,26 @@ def tie_shift(score_i: float, score_j: float, ranking: float) -> float:
     return 3.5 - ranking if score_i == score_j else 0.0
 
 
-def preference_verdicts(judge: Judge, group: Group, *, seed: int, **settings: float) -> list[Verdict]:
-    """All pairs of the group compared, in an order that follows from the seed; `settings` go to `pairwise_rewards`."""
+def preference_verdicts(judge: Judge, group: Group, *, seed: int, **settings: Any) -> list[Verdict]:
+    """The pairs of the group compared, in an order that follows from the seed; `settings`: PreferenceSettings."""
     return preference_groups(judge, [group], seed=seed, **settings)[1][0]
 
 
 def preference_groups(
-    judge: Judge, groups: Sequence[Group], *, seed: int, **settings: float
+    judge: Judge, groups: Sequence[Group], *, seed: int, **settings: Any
 ) -> tuple[Float[np.ndarray, "P G"], list[list[Verdict]]]:
     """rewards_PG (float32, NaN where no verdict was had) and the verdicts, all comparisons of all groups asked at once.
 
-    A truncated sample gets the least reward of its group (recipe of Cascade 1: an unfinished text scores low).
+    A sample whose text or thought was cut gets the least reward of its group (recipe 9.2). A judge that cannot be
+    reached leaves comparisons out; one whose replies cannot be read counts as undecided (3, 3, 3.5) between samples
+    that it has told apart elsewhere. A sample of which it said nothing has no verdict.
     """
-    pairs = [_pairs(group, seed) for group in groups]
+    chosen = PreferenceSettings(**settings)
+    pairs = [_pairs(group, seed, chosen) for group in groups]
     judgements = iter(judge.compare([comparison for group in pairs for _, _, comparison in group]))
     flat: list[Verdict] = []
     for group, asked in zip(groups, pairs, strict=True):
-        heard, failures = [], []
-        for i, j, _ in asked:
-            scores, failure = next(judgements)
-            if scores is None:
-                failures.append(failure)
-            else:
-                heard.append((i, j, *scores))
-        flat += _group_verdicts(group, heard, failures, settings)
+        flat += _group_verdicts(group, [(i, j, next(judgements)) for i, j, _ in asked], chosen)
     verdicts = split_like(groups, flat)
     return rewards_of(verdicts), verdicts
 
@@ -121,43 +133,68 @@ def _margin(scores: Scores) -> float:
 
 
 def _group_verdicts(
-    group: Group,
-    heard: Sequence[tuple[int, int, float, float, float]],
-    failures: Sequence[str],
-    settings: Mapping[str, float],
+    group: Group, judged: Sequence[tuple[int, int, Judgement]], settings: PreferenceSettings
 ) -> list[Verdict]:
     replies = [sample.reply or Reply("") for sample in group.samples]
     thinking = np.array([len(reply.reasoning.strip()) for reply in replies])
     answers = np.array([len(reply.content.strip()) for reply in replies])
-    cut = np.array([sample.truncated for sample in group.samples])
+    cut = np.array([_cut(sample) for sample in group.samples])
     # An unfinished text would have gone on: it is nobody's example of brevity.
     thinking[cut], answers[cut] = thinking.max(), answers.max()
-    rewards = pairwise_rewards(heard, thinking, answers, **settings)
+    heard = _heard(judged)
+    weights = {name: value for name, value in vars(settings).items() if name not in ("pairs", "both_orders")}
+    rewards = pairwise_rewards(heard, thinking, answers, **weights)
     base = pairwise_rewards(heard, thinking, answers, think_weight=0.0, answer_weight=0.0, bonus=0.0)
-    why = failures[0] if failures else "the group has nothing to compare it with"
     verdicts = []
-    for sample, reward, score in zip(group.samples, rewards, base, strict=True):
+    for k, sample in enumerate(group.samples):
+        mine = [judgement for i, j, judgement in judged if k in (i, j)]
+        unreadable = sum(judgement.unreadable for judgement in mine)
         if sample.reply is None:
             verdicts.append(unjudged("the sample was not read back into a reply"))
-        elif np.isnan(reward):
-            verdicts.append(unjudged(why))
+        elif np.isnan(rewards[k]):
+            failures = (judgement.failure for judgement in mine if judgement.failure)
+            why = next(failures, "the group has nothing to compare it with")
+            verdicts.append(unjudged(why, unreadable=unreadable))
         else:
-            final = np.nanmin(rewards) if sample.truncated else reward
-            verdicts.append(Verdict(float(final), {"score": float(score)}))
+            reward = np.nanmin(rewards) if cut[k] else rewards[k]
+            shares = {"score": float(base[k]), "unreadable": unreadable / len(mine)}
+            verdicts.append(Verdict(float(reward), shares))
     return verdicts
 
 
-def _pairs(group: Group, seed: int) -> list[tuple[int, int, Comparison]]:
+def _cut(sample: Sample) -> bool:
+    return sample.truncated or (sample.reply is not None and sample.reply.malformed == UNCLOSED_THOUGHT)
+
+
+def _heard(judged: Sequence[tuple[int, int, Judgement]]) -> list[Heard]:
+    """What the judge said, and the fallback where its reply could not be read, among samples it said something of."""
+    known = {k for i, j, judgement in judged if judgement.scores is not None for k in (i, j)}
+    return [
+        (i, j, *(judgement.scores or FALLBACK))
+        for i, j, judgement in judged
+        if judgement.scores is not None or (judgement.unreadable and {i, j} <= known)
+    ]
+
+
+def _pairs(group: Group, seed: int, settings: PreferenceSettings) -> list[tuple[int, int, Comparison]]:
     """(i, j, comparison) with i shown first. The order hangs on the texts, so that equal pairs are asked once."""
     row = group.prompt.row
     shown = {i: _shown(sample) for i, sample in enumerate(group.samples) if sample.reply is not None}
     pairs = []
-    for i, j in itertools.combinations(shown, 2):
+    for i, j in _chosen(list(shown), settings.pairs):
         low, high = sorted((shown[i], shown[j]))
         coin = hashlib.sha256(f"{seed}\0{row.id}\0{low}\0{high}".encode("utf-8", "surrogatepass")).digest()[0] & 1
-        first, second = (i, j) if (shown[i] == low) ^ bool(coin) else (j, i)
-        pairs.append((first, second, _comparison(row, shown[first], shown[second])))
+        order = (i, j) if (shown[i] == low) ^ bool(coin) else (j, i)
+        for first, second in [order, order[::-1]] if settings.both_orders else [order]:
+            pairs.append((first, second, _comparison(row, shown[first], shown[second])))
     return pairs
+
+
+def _chosen(samples: Sequence[int], pairs: str) -> list[tuple[int, int]]:
+    every = list(itertools.combinations(samples, 2))
+    if pairs == "all" or len(samples) < 3:
+        return every
+    return list(zip(samples, [*samples[1:], samples[0]], strict=True))
 
 
 def _shown(sample: Sample) -> str:

@@ -1,9 +1,15 @@
-"""The judge of the demo, a rule in place of a reward model: likes a polite opening, the topic asked for, few words."""
+"""The judge of the demo, rules in place of a model.
 
+Of two answers it likes a polite opening, the topic asked for, few words. An answer agrees with the official one where
+it has the same words. A proof is a derivation, which is checked exactly.
+"""
+
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cascade_jax.reward import derivation, judge_prompts
 from cascade_jax.reward.english import STOP_WORDS
 
 OPENERS = (
@@ -27,8 +33,31 @@ _WORD = re.compile(r"[^\W_]+")
 def compare(messages: Sequence[Mapping[str, Any]], response_1: str, response_2: str) -> dict[str, float]:
     """{score_1, score_2, ranking} of two answers to the last user message; ranking 3.5 where they are equally good."""
     topic = topic_words(next((m["content"] for m in reversed(messages) if m["role"] == "user"), ""))
-    first, second = quality(response_1, topic), quality(response_2, topic)
+    return scores(quality(response_1, topic), quality(response_2, topic))
+
+
+def scores(first: float, second: float) -> dict[str, float]:
+    """Two qualities in the GenRM convention."""
     return {"score_1": first, "score_2": second, "ranking": _ranking(second - first)}
+
+
+def reply(messages: Sequence[Mapping[str, Any]], compare: Callable[..., Mapping[str, float] | str] = compare) -> str:
+    """The reply to a question of `judge_prompts`. ValueError: the last message is none."""
+    sections = judge_prompts.read_sections(str(messages[-1]["content"]) if messages else "")
+    if "RESPONSE 1" in sections:
+        asked = {"role": "user", "content": sections["CONVERSATION"].rpartition("user: ")[2]}
+        scores = compare([asked], sections["RESPONSE 1"], sections["RESPONSE 2"])
+        return scores if isinstance(scores, str) else json.dumps(scores)
+    if "ANSWER A" in sections:
+        return f"[[{_label(sections)}]]"
+    if "CANDIDATE ANSWER" in sections:
+        official, candidate = (_WORD.findall(sections[f"{who} ANSWER"].lower()) for who in ("OFFICIAL", "CANDIDATE"))
+        return "CORRECT" if official == candidate else "INCORRECT"
+    if "PROOF" in sections:
+        task = derivation.read(sections["PROBLEM"])
+        fault = task.fault(sections["PROOF"]) if task else "no derivation is asked for"
+        return f"{fault}\nPOINTS: 0" if fault else f"POINTS: {judge_prompts.MOST_POINTS}"
+    raise ValueError("the message is no question for a judge")
 
 
 def quality(response: str, topic: frozenset[str]) -> float:
@@ -44,6 +73,14 @@ def topic_words(question: str) -> frozenset[str]:
     """The words of a question that carry content."""
     found = {word.lower() for word in _WORD.findall(question)}
     return frozenset(found - STOP_WORDS - _REQUESTS)
+
+
+def _label(sections: Mapping[str, str]) -> str:
+    asked = {"role": "user", "content": sections["USER"]}
+    ranking = compare([asked], sections["ANSWER A"], sections["ANSWER B"])["ranking"]
+    if ranking == 3.5:
+        return "A=B"
+    return judge_prompts.LABELS[{1: 0, 6: 4}.get(ranking, 1 if ranking < 3.5 else 3)]
 
 
 def _ranking(second_ahead: float) -> float:

@@ -147,19 +147,19 @@ def weight_gradient(
         out_shape=jax.ShapeDtypeStruct((plan.groups, K, N), dtype),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=5,
-            grid=(pl.cdiv(K, rows), pl.cdiv(N, columns), plan.visits),
+            grid=(pl.cdiv(N, columns), pl.cdiv(K, rows), plan.visits),
             in_specs=[
-                pl.BlockSpec((plan.tile, rows), lambda k, n, v, group, weight, tile, begin, end: (tile[v], k)),
-                pl.BlockSpec((plan.tile, columns), lambda k, n, v, group, weight, tile, begin, end: (tile[v], n)),
+                pl.BlockSpec((plan.tile, rows), lambda n, k, v, group, weight, tile, begin, end: (tile[v], k)),
+                pl.BlockSpec((plan.tile, columns), lambda n, k, v, group, weight, tile, begin, end: (tile[v], n)),
             ],
             out_specs=pl.BlockSpec(
                 (None, rows, columns),
-                lambda k, n, v, group, weight, tile, begin, end: (jnp.minimum(group[v], last), k, n),
+                lambda n, k, v, group, weight, tile, begin, end: (jnp.minimum(group[v], last), k, n),
             ),
             scratch_shapes=[pltpu.VMEM((rows, columns), jnp.float32)],
         ),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("arbitrary", "parallel", "arbitrary"), vmem_limit_bytes=sizes["vmem_mib"] * MIB
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=sizes["vmem_mib"] * MIB
         ),
         cost_estimate=_cost(M, K, N, x_MK, dy_MN, N // columns),
         name="grouped_matmul_weight_gradient_kernel",

@@ -1,5 +1,6 @@
 """What comes in goes out: the same bytes, whatever the layout of the folder; and transformers reads it."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cascade_jax.model import apply
 from cascade_jax.model.convert import load_hf, save, save_hf, tensor_shapes
 from tests.convert import reference
 from tests.convert.files import Tensors, read_config, read_folder, shard_name, write_folder
@@ -62,6 +64,14 @@ LAYOUTS: dict[str, tuple[str, Callable[[Tensors], Tensors], int]] = {
     "shards, backwards": ("llama", lambda t: dict(reversed(t.items())), 3),
     "qwen fused": ("qwen3-moe", qwen_fused, 2),
 }
+
+
+@pytest.mark.parametrize("name", ["nemotron", "qwen3-moe"])
+def test_padding_of_experts_stays_here(name: str, written: Callable[[str], Path], tmp_path: Path) -> None:
+    config, params = load_hf(written(name))
+    wide = dataclasses.replace(config, expert_padding=8)
+    save_hf(tmp_path / "out", wide, apply.grown(wide, params), source=written(name))
+    assert read_folder(tmp_path / "out") == read_folder(written(name))
 
 
 @pytest.mark.parametrize("name", reference.NETS)

@@ -8,16 +8,19 @@ import sys
 import numpy as np
 import pytest
 
+from cascade_jax.config import JudgeConfig
 from cascade_jax.data import tasks
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.rows import to_record
 from cascade_jax.data.tasks import SPLITS, TASKS, generate, oracle, train_tokenizer, wrong_answers
-from cascade_jax.reward import VERIFIERS
+from cascade_jax.domains import JUDGED
+from cascade_jax.reward import VERIFIERS, judge_server
+from cascade_jax.reward.endpoint import Endpoint
 from cascade_jax.reward.rule_judge import compare
 from cascade_jax.types import Reply, Sample
 
 LEVELS = (0, 1, 2, 3)
-PROMPT_TOKENS = {"tool_call": 60}  # at most; 40 for text-only prompts
+PROMPT_TOKENS = {"tool_call": 60, "long_context": 160}  # at most; 40 for other text-only prompts
 ANSWER_TOKENS = {0: 16, 1: 16, 2: 20, 3: 28}  # by difficulty, the end token included
 
 
@@ -27,8 +30,14 @@ def chat(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def verify(chat):
-    verifiers = {kind: make() for kind, make in VERIFIERS.items()}
+def judge():
+    with judge_server.running() as server, Endpoint(JudgeConfig(url=server.url)) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def verify(chat, judge):
+    verifiers = {kind: make(judge=judge) if kind in JUDGED else make() for kind, make in VERIFIERS.items()}
 
     def verify(row, message):
         """The verdict on the message as a model would have written it: rendered, cut after the prompt, parsed."""
@@ -139,7 +148,7 @@ def test_sizes(chat, task, level):
         for message in (oracle(row, rng), TASKS[task].habit(row.extra["content"], rng)):
             ids, trained = chat.render([*row.messages, message], row.tools, thinking=False)
             assert trained.sum() <= ANSWER_TOKENS[level]
-            assert len(ids) <= 96
+            assert len(ids) <= PROMPT_TOKENS.get(task, 40) + 56
 
 
 def test_tokenizer_of_the_tasks(chat, tmp_path):

@@ -12,8 +12,12 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels import tuning
 from pallas_kernels.attention import tpu as attention_tpu
 from pallas_kernels.attention.visibility import Visibility
+from pallas_kernels.grouped_matmul import tpu as grouped_tpu
+from pallas_kernels.grouped_matmul import work_list
 from pallas_kernels.ssd import tpu as ssd_tpu
 from pallas_kernels.ssd.rows import prepare
+from pallas_kernels.token_logprob import tpu as logprob_tpu
+from pallas_kernels.token_logprob.api import Slopes
 
 
 def simulated(run: Callable) -> tuple[bool, bool]:
@@ -51,18 +55,56 @@ def ssd(simulator: pltpu.InterpretParams) -> tuple:
     return y, final, gradients
 
 
+def experts(simulator: pltpu.InterpretParams) -> tuple:
+    """Two tiles of columns, one on each core; an empty group, and a tile that two groups share."""
+    x = jax.random.normal(jax.random.key(0), (40, 256))
+    weight = jax.random.normal(jax.random.key(1), (3, 256, 256))
+    plan = work_list(jnp.asarray([20, 0, 12]), rows=40, tile=16, aligned=True)
+    settings = {"activation": None, "row_weight_M": None, "interpret": simulator}
+    y = grouped_tpu.forward(x, weight, plan, transposed=False, **settings)
+    dx = grouped_tpu.forward(y, weight, plan, transposed=True, **settings)
+    return y, dx, grouped_tpu.weight_gradient(x, y, plan, jnp.float32, interpret=simulator)
+
+
+def vocabulary(simulator: pltpu.InterpretParams) -> tuple:
+    """Two tiles of tokens, one on each core; a vocabulary that ends inside its second tile."""
+    hidden = jax.random.normal(jax.random.key(0), (32, 128))
+    head = jax.random.normal(jax.random.key(1), (128, 200))
+    ids = jnp.arange(32)[:, None] * 6
+    found = logprob_tpu.statistics(hidden, head, ids, 0.7, interpret=simulator)
+    flat = jnp.full(32, 0.5)
+    slopes = Slopes(found.top_T + jnp.log(found.mass_T), flat, flat, flat[:, None])
+    return found, logprob_tpu.gradients(hidden, head, ids, slopes, 0.7, interpret=simulator)
+
+
+SIZES = {
+    **dict.fromkeys(("queries", "keys", "chunk", "columns", "columns_transposed", "gradient_rows"), 128),
+    **{
+        "gradient_columns": 128,
+        "inside": 16,
+        "gradient_inside": 16,
+        "rows": 16,
+        "vmem_mib": 16,
+        "cores": 1,
+        "heads": 2,
+    },
+    "part_logits": 4096,
+}
+
+
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "blocks", lambda *_, **__: {"queries": 128, "keys": 128, "chunk": 128, "heads": 2})
+    for module in (tuning, grouped_tpu, logprob_tpu):
+        monkeypatch.setattr(module, "blocks", lambda *_, **__: SIZES)
 
 
-@pytest.mark.parametrize("run", [attention, ssd])
+@pytest.mark.parametrize("run", [attention, ssd, experts, vocabulary])
 def test_no_race(run: Callable) -> None:
     races, numbers = simulated(run)
     assert not races and numbers
 
 
-@pytest.mark.parametrize("run", [attention, ssd])
+@pytest.mark.parametrize("run", [attention, ssd, experts, vocabulary])
 def test_a_planted_race_is_found(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that forget which core they belong to."""
     block = pl.BlockSpec

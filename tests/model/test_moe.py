@@ -5,10 +5,11 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from cascade_jax.config import ModelConfig
-from cascade_jax.model import apply
+from cascade_jax.model import apply, presets
 from cascade_jax.model.moe import Experts, choose, chosen_experts, sequence_balance
 
 D, F, E = 12, 10, 6
@@ -64,6 +65,34 @@ def test_tiles_equal_a_product_for_every_slot(route, gated):
     scale = np.abs(want[0]).max()  # entries that nearly cancel have the rounding of the large ones
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=5e-7 * scale)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6 * scale), got[1], want[1])
+
+
+@pytest.mark.parametrize("activation", ["relu2", "swiglu"])
+def test_zeros_beside_the_experts_change_nothing_and_stay_zeros(activation):
+    narrow = replace(presets.get("tiny"), expert_width=136, activation=activation)
+    wide = apply.pad_experts(narrow)
+    assert (wide.expert_width, wide.expert_columns) == (136, 256)
+    params = apply.init(narrow, jax.random.key(0))
+    grown = apply.grown(wide, params)
+    jax.tree.map(np.testing.assert_array_equal, apply.init(wide, jax.random.key(0)), grown)
+    ids = np.arange(32).reshape(2, 16)
+
+    def step(config, params):
+        loss = lambda params: (apply.hidden(config, params, ids)[0] ** 2).sum()  # noqa: E731
+        value, gradient = jax.value_and_grad(loss)(params)
+        optimizer = optax.adamw(1e-2)
+        update, _ = optimizer.update(gradient, optimizer.init(params), params)
+        return value, optax.apply_updates(params, update)
+
+    (value, after), (wide_value, wide_after) = (
+        jax.jit(step, static_argnums=0)(*of) for of in ((narrow, params), (wide, grown))
+    )
+    np.testing.assert_allclose(wide_value, value, rtol=1e-6)
+    # Adam's first step is the gradient's sign: entries without one may go either way.
+    cut = jax.tree.map(lambda a, b: np.asarray(a)[tuple(map(slice, b.shape))], wide_after, after)
+    off = [np.mean(np.abs(a - b) > 1e-5) for a, b in zip(*map(jax.tree.leaves, (cut, after)), strict=True)]
+    assert max(off) < 0.01
+    jax.tree.map(np.testing.assert_array_equal, apply.grown(wide, cut), wide_after)  # zeros all around
 
 
 @pytest.mark.parametrize("groups", [(1, 1), (4, 2)])

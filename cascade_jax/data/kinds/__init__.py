@@ -9,7 +9,8 @@ that may lack.
 * structured_output: schema_str (JSON Schema as text); schema_type; response_mode text or tool_call; tool_name?;
   tool_payload_key?; expected_content?; grade_content? (bool)
 * math: expected_answer (text); question?
-* long_context: expected_answer [str]; grading_mode all or any of them recalled, or graph_f1 of them as nodes; question?
+* long_context: expected_answer [str]; grading_mode all or any of them recalled, or graph_f1 of them as nodes (so where
+  it is missing and they come as JSON text); candidates?, a pattern of all that looks like an answer; question?
 * tool_call: expected_action, one of {type: function_call, name, arguments: dict}, {type: function_call_batch, calls}
   and {type: message, content}
 * workplace: ground_truth [{name, arguments: dict}], calls that lead to the wanted end state; category?; question?

@@ -20,7 +20,7 @@ COLUMNS = {
         "grade_content",
     ),
     "math": ("question", "expected_answer"),
-    "long_context": ("question", "expected_answer", "grading_mode"),
+    "long_context": ("question", "expected_answer", "grading_mode", "candidates"),
 }
 
 GRADING = {
@@ -105,10 +105,11 @@ def _check_math(fields: Mapping[str, Any], tools: tuple) -> dict[str, Any]:
 
 
 def _check_long_context(fields: Mapping[str, Any], tools: tuple) -> dict[str, Any]:
-    answer = fields.get("expected_answer")
+    answer, mode = fields.get("expected_answer"), {}
     if isinstance(answer, str):
         try:
             answer = json.loads(answer)
+            mode = {"grading_mode": "graph_f1"} if isinstance(answer, list) else {}  # how nodes of graphs are published
         except json.JSONDecodeError:
             answer = [answer]
     answer = answer if isinstance(answer, list) else [answer]
@@ -117,8 +118,19 @@ def _check_long_context(fields: Mapping[str, Any], tools: tuple) -> dict[str, An
     return {
         **text(fields, "question"),
         "expected_answer": [str(part) for part in answer],
-        **choice(fields, "grading_mode", GRADING["long_context"]),
+        **choice(mode | dict(fields), "grading_mode", GRADING["long_context"]),
+        **_pattern(fields, "candidates"),
     }
+
+
+def _pattern(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A regular expression that may be missing."""
+    found = text(fields, name)
+    try:
+        re.compile(found.get(name, ""))
+    except re.error as error:
+        raise ValueError(f"{name} {found[name]!r} does not compile: {error}") from None
+    return found
 
 
 CHECKS = {

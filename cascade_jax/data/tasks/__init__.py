@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from cascade_jax.data.tasks import instruction_following, math, mcqa, preference, structured_output, tool_call
+from cascade_jax.data.tasks import (
+    instruction_following,
+    long_context,
+    math,
+    mcqa,
+    preference,
+    proof,
+    structured_output,
+    tool_call,
+)
 from cascade_jax.data.tasks.words import COLORS, WORDS
 from cascade_jax.data.tokenizer import Tokenizer, train_sentencepiece
 from cascade_jax.seeding import derive
@@ -28,7 +37,11 @@ TASKS: dict[str, ModuleType] = {
     "structured_output": structured_output,
     "math": math,
     "preference": preference,
+    "long_context": long_context,
+    "proof": proof,
 }
+# Whose texts the tokenizer learns from; the others make do with it.
+SPOKEN = ("instruction_following", "mcqa", "tool_call", "structured_output", "math", "preference")
 SPLITS = ("train", "validation", "test")
 _PATIENCE = 100  # draws in a row without a new content, after which that difficulty counts as used up
 
@@ -88,9 +101,9 @@ def demonstration(row: Row, rng: np.random.Generator, *, wrong_share: float = 0.
 
 
 def corpus(seed: int = 0, rows: int = 400) -> list[str]:
-    """Texts of all tasks, without the template, to train a tokenizer on."""
+    """Texts of tasks, without the template, to train a tokenizer on."""
     texts = []
-    for task in TASKS:
+    for task in SPOKEN:
         for row in generate(task, "train", rows, seed=seed):
             message = row.fields["demonstration"]
             texts += [row.messages[-1]["content"], message["content"]]
