@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from cascade_jax.reward.batch import verify_groups
+from cascade_jax.reward.code import Code
+from cascade_jax.reward.competitive import Competitive
 from cascade_jax.reward.instruction import InstructionFollowing
 from cascade_jax.reward.math import MathAnswer
 from cascade_jax.reward.mcqa import MultipleChoice
@@ -17,6 +19,8 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
     "tool_call": ToolCalls,
     "structured_output": StructuredOutput,
     "math": MathAnswer,
+    "code": Code,
+    "competitive": Competitive,
 }
 
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "verify_groups"]
