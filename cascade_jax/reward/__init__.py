@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from cascade_jax.reward.batch import verify_groups
+from cascade_jax.reward.code import Code
+from cascade_jax.reward.competitive import Competitive
 from cascade_jax.reward.instruction import InstructionFollowing
 from cascade_jax.reward.judged import JudgedAnswer
 from cascade_jax.reward.long_context import LongContext
@@ -23,6 +25,8 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
     "long_context": LongContext,
     "judged": JudgedAnswer,
     "proof": ProofGrade,
+    "code": Code,
+    "competitive": Competitive,
 }
 
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "verify_groups"]

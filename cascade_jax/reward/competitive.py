@@ -15,16 +15,21 @@ from cascade_jax.reward.sandbox.judge import Judgement, Submission, Test, judge
 from cascade_jax.reward.verdict import Verdict, unjudged
 from cascade_jax.types import Row, Sample
 
+_SOME = 1e-9  # a test with a score below it has none, and a minimum cannot fall lower
 
-class Competitive(Code):
+
+class Competitive:
     """Reward: the share of the subtask's points. `info["points"]` are those points. Settings: those of `Code`."""
+
+    def __init__(self, **settings: Any):
+        self.code = Code(**settings)
 
     def verify(self, row: Row, sample: Sample) -> Verdict:
         problem, name = row.fields.get("problem"), row.fields.get("subtask")
         if not isinstance(problem, Mapping) or name not in problem.get("subtasks", {}):
             return unjudged(f"the row has no problem with the subtask {name!r}; load it with its side file")
         row = replace(row, fields={"language": "cpp", **row.fields})
-        found = self.submission(row, sample)
+        found = self.code.submission(row, sample)
         if isinstance(found, Verdict):
             return found
         try:
@@ -33,17 +38,24 @@ class Competitive(Code):
             return unjudged(f"sandbox: {error}", code=found.source)
         subtask = problem["subtasks"][name]
         share = points / subtask["score"]
-        components = {"fraction": len(judgement.scores) / len(subtask["test_names"]), "points": points}
+        passed = sum(score == 1.0 for score in judgement.scores)
+        components = {"fraction": passed / len(subtask["test_names"]), "points": points}
         return Verdict(share, components, {"code": found.source, "failure": judgement.failure, "points": points})
 
     def points(self, problem: Mapping[str, Any], subtask: str, submission: Submission) -> tuple[float, Judgement]:
         """Points of one subtask, rounded to its precision. SandboxBroken: no verdict could be had."""
         wanted = problem["subtasks"][subtask]
         tests = [problem["all_tests"][name] for name in wanted["test_names"]]
-        judgement = self.pool.run(judge, submission, [Test(test["input"], test["output"]) for test in tests])
+        add = wanted.get("aggregation") == "sum"
+        cases = [Test(test["input"], test["output"]) for test in tests]
+        judgement = self.code.pool.run(judge, submission, cases, 0.0 if add else _SOME)
         scores = [*judgement.scores, *[0.0] * (len(tests) - len(judgement.scores))]
-        share = sum(scores) / len(scores) if wanted.get("aggregation") == "sum" else min(scores)
+        share = sum(scores) / len(scores) if add else min(scores)
         return round(wanted["score"] * share, wanted.get("score_precision", 2)), judgement
+
+    def close(self) -> None:
+        """End the pool; a later call starts it again."""
+        self.code.close()
 
 
 def problem_score(submissions: Sequence[Mapping[str, float]]) -> float:

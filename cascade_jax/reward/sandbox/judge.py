@@ -46,14 +46,14 @@ class Submission:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The score (0 to 1) of each test that was run; the first that is not 1 was the last. `failure` says why."""
+    """The score (0 to 1) of each test that was run, in order. `failure` says what was wrong in the first below 1."""
 
     scores: tuple[float, ...]
     failure: str | None = None
 
 
-def judge(submission: Submission, tests: Sequence[Test]) -> Judgement:
-    """Test after test until one fails. SandboxBroken: no verdict could be had."""
+def judge(submission: Submission, tests: Sequence[Test], stop_below: float = 1.0) -> Judgement:
+    """Test after test, until the score of one is below `stop_below`. SandboxBroken: no verdict could be had."""
     limits = submission.limits
     if submission.language == "cpp" or submission.compile:
         limits = replace(limits, memory=max(limits.memory, _COMPILE.memory))
@@ -65,12 +65,13 @@ def judge(submission: Submission, tests: Sequence[Test]) -> Judgement:
         scores: list[float] = []
         with closing(_outcomes(box, submission, tests)) as outcomes:
             for test, (ended, result) in zip(tests, outcomes, strict=True):
-                failure = _fault(ended)
-                score, failure = (0.0, failure) if failure else checker.score(test, ended, result)
+                fault = _fault(ended)
+                score, fault = (0.0, fault) if fault else checker.score(test, ended, result)
                 scores.append(score)
-                if score < 1.0:
-                    return Judgement(tuple(scores), failure)
-    return Judgement(tuple(scores))
+                failure = failure or fault
+                if score < stop_below:
+                    break
+    return Judgement(tuple(scores), failure)
 
 
 def _prepare(box: Sandbox, submission: Submission) -> str | None:
