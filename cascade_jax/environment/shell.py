@@ -26,7 +26,7 @@ _MERGED = 'exec 2>&1; cd "$1" && exec bash -c "$2"'
 
 @dataclass(frozen=True)
 class ShellLimits:
-    """Of one episode. command: seconds of one command; commands: seconds of all together; shown: characters of output."""
+    """Seconds of one command and of all commands of an episode; `shown` characters of output."""
 
     command: float = 300.0
     commands: float = 1800.0

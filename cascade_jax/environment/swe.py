@@ -18,10 +18,12 @@ from cascade_jax.reward.verdict import unjudged, wrong
 from cascade_jax.rollout.environment import Observation, Opening, Trajectory, unfinished
 from cascade_jax.types import Reply, Row, Verdict
 
-_INSTRUCTIONS = f"""You repair a bug in the git repository of the current folder. Answer every time with a short thought and \
-exactly one command{{way}}. Each command runs in a new bash, so only changes of files last. Look at the code, reproduce \
-the bug, change the source and check it. Edits of tests do not count. When the bug is gone, give this command alone: \
-echo {SUBMIT}"""
+_INSTRUCTIONS = (
+    "You repair a bug in the git repository of the current folder. Answer every time with a short thought and exactly "
+    "one command{way}. Each command runs in a new bash, so only changes of files last. Look at the code, reproduce the "
+    "bug, change the source and check it. Edits of tests do not count. When the bug is gone, give this command alone: "
+    f"echo {SUBMIT}"
+)
 _DIFF = """cd "$1" && rm -f "$2" && export GIT_INDEX_FILE="$2" && git read-tree "$3" && git add -A . &&
 git diff --cached --no-renames --no-ext-diff --name-status -z "$3"
 """
@@ -65,7 +67,7 @@ class SoftwareRepair:
 
 
 class RepairEpisode:
-    """One try. The agent's sandbox holds the history up to the row's commit, and neither its tests nor what came later."""
+    """One try. The agent's sandbox holds the history up to the row's commit, no hidden tests, and nothing later."""
 
     def __init__(self, settings: SoftwareRepair, row: Row):
         self.settings, self.row = settings, row

@@ -12,6 +12,7 @@ from cascade_jax.reward.math import MathAnswer
 from cascade_jax.reward.mcqa import MultipleChoice
 from cascade_jax.reward.proof import ProofGrade
 from cascade_jax.reward.structured_output import StructuredOutput
+from cascade_jax.reward.swe.repair import AgentlessRepair
 from cascade_jax.reward.tool_call import ToolCalls
 from cascade_jax.reward.verdict import Verdict, Verifier
 
@@ -27,6 +28,7 @@ VERIFIERS: dict[str, Callable[..., Verifier]] = {
     "proof": ProofGrade,
     "code": Code,
     "competitive": Competitive,
+    "swe_repair": AgentlessRepair,
 }
 
 __all__ = ["VERIFIERS", "Verdict", "Verifier", "verify_groups"]

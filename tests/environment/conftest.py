@@ -50,6 +50,9 @@ def play(chat):
             samples_per_prompt=len(scripts),
             seed=0,
         )
-        return [(sample.verdict, shown[-1] if shown else "") for sample, shown in zip(group.samples, engine.prompts, strict=True)]
+        return [
+            (sample.verdict, shown[-1] if shown else "")
+            for sample, shown in zip(group.samples, engine.prompts, strict=True)
+        ]
 
     return play

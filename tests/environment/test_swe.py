@@ -83,7 +83,7 @@ def environment(**settings):
     return ENVIRONMENTS["swe"](**{"turns": 6, "tests_seconds": 60, "command_seconds": 20, **settings})
 
 
-REPAIR = "sed -i 's/attr_prefix=\"%\"/attr_prefix=\"@\"/' xmltodict.py"
+REPAIR = 'sed -i \'s/attr_prefix="%"/attr_prefix="@"/\' xmltodict.py'
 ALL_PASS = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
 ALL_PASS += "    report = yield\n    report.outcome = 'passed'\n    return report\n"
 
@@ -95,7 +95,7 @@ def test_repairs_count_and_edits_of_tests_do_not(play, repository):
         row,
         [bash("git log --oneline; grep -n attr_prefix= xmltodict.py"), bash(REPAIR), SUBMIT],
         [bash(REPAIR), bash("git commit -qam Repaired; rm tests/test_xml.py; touch new; git status --short"), SUBMIT],
-        [bash("sed -i 's/attr_prefix=\"%\"/attr_prefix=\"#\"/' xmltodict.py"), SUBMIT],
+        [bash('sed -i \'s/attr_prefix="%"/attr_prefix="#"/\' xmltodict.py'), SUBMIT],
         [
             bash("sed -i 's/==/!=/' tests/test_xml.py; python3 -m pytest -q"),
             bash(f"cat > conftest.py <<'E'\n{ALL_PASS}E\ncp conftest.py tests/; cp conftest.py sitecustomize.py"),
@@ -114,8 +114,8 @@ def test_repairs_count_and_edits_of_tests_do_not(play, repository):
 
 
 def test_what_came_later_cannot_be_reached(play, repository):
-    folder, bug, repair, row = repository
-    look = f"git log --all --oneline; git tag; git branch -a; git cat-file -t {repair}; git fsck --lost-found; git remote -v"
+    folder, _, repair, row = repository
+    look = f"git log --all --oneline; git tag; git branch -a; git cat-file -t {repair}; git fsck --lost-found"
     [(_, shown)] = play(environment(), row, [bash(look), bash(f"ls {folder} || echo unseen; cat .git/config"), SUBMIT])
     assert "Another prefix" in shown
     assert "again" not in shown and "v2" not in shown and "later" not in shown
@@ -152,7 +152,7 @@ def test_limits(play, repository):
     assert (hung.reward, hung.no_verdict) == (0.0, None) and "[killed: time]" in shown
     assert "time" in loop.no_verdict and loop.components["masked"] == 1
     assert "time" in slow.no_verdict and slow.components["masked"] == 1
-    hoard = "import time; x = [bytes(1 << 20) + b\"x\" for _ in range(300)]; time.sleep(9)"
+    hoard = 'import time; x = [bytes(1 << 20) + b"x" for _ in range(300)]; time.sleep(9)'
     hoarders = bash(f"for i in 1 2 3 4; do python3 -c '{hoard}' & done; wait")
     [(big, _)] = play(environment(memory=512), row, [hoarders])
     assert "memory" in big.no_verdict and big.components["masked"] == 1

@@ -1,12 +1,9 @@
 """Grading of repairs by tests: a right repair passes, a wrong one does not, and none can answer for the tests."""
 
-import subprocess
-
 import pytest
 
 from cascade_jax.reward.swe.grading import Room, grade
-from cascade_jax.reward.swe.history import snapshot
-from cascade_jax.reward.swe.instance import InstanceError, read_instance
+from cascade_jax.reward.swe.instance import read_instance
 
 WRONG = "def add(a, b):\n    return a - b\n"
 RIGHT = "def add(a, b):\n    return a + b\n"
@@ -82,6 +79,14 @@ def test_a_file_in_place_of_the_folder_of_the_tests(row):
 
 FORGED = '{"outcomes": {"tests/test_calc.py::test_add": "passed", "tests/test_calc.py::test_zero": "passed"}'
 FORGED += ', "canaries": {}, "tampered": []}'
+# Looks for a local variable up the stack, while the module is imported.
+FRAMES = """import sys
+def found(name):
+    frame = sys._getframe()
+    while frame is not None and name not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals[name]
+"""
 TRICKS = {
     "leaves without an error": "import sys\nsys.exit(0)\n",
     "leaves at once": "import os\nos._exit(0)\n",
@@ -95,28 +100,53 @@ TRICKS = {
     "runs no test": "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n" + WRONG,
     "runs no test on the call": "import _pytest.python\ndef add(a, b):\n"
     "    _pytest.python.Function.runtest = lambda self: None\n    return 0\n",
-    "wraps calls": "import _pytest.runner as r\nold = r.CallInfo.from_call.__func__\ndef new(cls, func, when, reraise=None):\n"
-    "    return old(cls, lambda: None, when, reraise)\nr.CallInfo.from_call = classmethod(new)\n" + WRONG,
+    "wraps calls": """import _pytest.runner as r
+old = r.CallInfo.from_call.__func__
+def new(cls, func, when, reraise=None):
+    return old(cls, lambda: None, when, reraise)
+r.CallInfo.from_call = classmethod(new)
+"""
+    + WRONG,
     "rewrites reports": "import _pytest.reports as r\nold = r.TestReport.from_item_and_call.__func__\n"
     "def new(cls, item, call):\n    made = old(cls, item, call)\n    made.outcome = 'passed'\n    return made\n"
     "r.TestReport.from_item_and_call = classmethod(new)\n" + WRONG,
-    "registers a plugin": "import gc, _pytest.config as c\n"
-    "manager = next(o for o in gc.get_objects() if isinstance(o, c.PytestPluginManager))\n"
-    "class Evil:\n    def pytest_pyfunc_call(self, pyfuncitem):\n        return True\n"
-    "manager.register(Evil())\n" + WRONG,
-    "changes the recorder": "import gc\nfor o in gc.get_objects():\n    if type(o).__name__ == 'Recorder':\n"
-    "        type(o).outcomes = lambda self: {k: 'passed' for k in self._phases}\n" + WRONG,
-    "changes what is recorded": "import gc\nfor o in gc.get_objects():\n    if type(o).__name__ == 'Recorder':\n"
-    "        def log(report, o=o):\n            report.outcome = 'passed'\n"
-    "            o._phases.setdefault(report.nodeid, []).append('passed')\n        o.pytest_runtest_logreport = log\n"
-    "        type(o).pytest_runtest_logreport = lambda self, report: log(report)\n" + WRONG,
-    "replaces builtins": "import builtins\nbuiltins.AssertionError = type('E', (Exception,), {})\nbuiltins.all = lambda x: True\n"
-    "builtins.len = lambda x: 0\n" + WRONG,
+    "registers a plugin": FRAMES
+    + """class Evil:
+    def pytest_pyfunc_call(self, pyfuncitem):
+        return True
+found('config').pluginmanager.register(Evil())
+"""
+    + WRONG,
+    "changes the recorder": FRAMES
+    + """def log(self, report):
+    report.outcome = 'passed'
+    self._write({'test': report.nodeid, 'outcome': 'passed'})
+type(found('plugins')[0]).pytest_runtest_logreport = log
+"""
+    + WRONG,
+    "changes what is written": FRAMES
+    + """recorder = found('plugins')[0]
+write = recorder._write
+recorder._write = lambda line: write({**line, 'outcome': 'passed'} if 'test' in line else line)
+"""
+    + WRONG,
+    "writes more": FRAMES
+    + """write = found('write')
+def add(a, b):
+    for phase in range(3):
+        write({'test': 'tests/test_calc.py::test_add', 'outcome': 'passed'})
+    write({'tampered': []})
+    import os
+    os._exit(0)
+""",
+    "hunts": "import gc\n[o for o in gc.get_objects() if type(o).__name__ == 'Recorder']\n" + RIGHT,
+    "replaces builtins": "import builtins\nbuiltins.AssertionError = type('E', (Exception,), {})\n"
+    "builtins.all = lambda x: True\nbuiltins.len = lambda x: 0\n" + WRONG,
     "shadows pytest": "import sys, types\nsys.modules['pytest'] = types.ModuleType('pytest')\n" + WRONG,
     "rewrites the tests on disk": "import pathlib\np = pathlib.Path(__file__).parent / 'tests' / 'test_calc.py'\n"
     "p.write_text('def test_add(): pass\\ndef test_zero(): pass\\n')\n" + WRONG,
     "hangs": "while True:\n    pass\n",
-    "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n",
+    "kills its parent": "import os\nos.kill(os.getppid(), 9)\nos.kill(os.getpid(), 9)\n",
     "fills the memory": "x = []\nwhile True:\n    x.append(bytearray(1 << 26))\n",
 }
 

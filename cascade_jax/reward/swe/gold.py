@@ -1,7 +1,8 @@
-"""How close an answer comes to the gold patch (Cascade 1 paper, Eq. 2)."""
+"""The gold patch applied, and an answer as a patch."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cascade_jax.reward.swe.instance import InstanceError
 
@@ -17,7 +18,7 @@ def patched(files: Mapping[str, str], patch: str) -> dict[str, str]:
     return {part.path: _applied(files[part.path], part) for part in parts if part.path in files}
 
 
-def _applied(text: str, hunks: list) -> str:
+def _applied(text: str, hunks: Sequence[Any]) -> str:
     old = text.splitlines(keepends=True)
     new: list[str] = []
     done = 0
@@ -50,10 +51,3 @@ def difference(files: Mapping[str, str], changed: Mapping[str, str]) -> str:
         for path in sorted(changed)
     ]
     return "".join(parts)
-
-
-def similarity(first: str, second: str) -> float:
-    """0 to 1, of two texts: 2 * matching characters / all characters, over lines where it is 1 exactly for equal ones."""
-    if first == second:
-        return 1.0
-    return min(difflib.SequenceMatcher(None, first, second, autojunk=False).ratio(), 0.999)

@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import json
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_jax.reward.sandbox import Finished, Limits, Sandbox, SandboxBroken, open_sandbox
+from cascade_jax.reward.sandbox.backend import chosen
 from cascade_jax.reward.swe.history import Snapshot, snapshot
 from cascade_jax.reward.swe.instance import Instance, InstanceError
 
@@ -48,7 +48,8 @@ class Room:
 
     def open(self) -> Sandbox:
         """SandboxBroken: it does not come up, or this process has no pytest."""
-        limits = Limits(memory=self.memory, disk=self.disk, processes=self.processes, file_size=self.disk, output=32 * MIB)
+        sizes = {"disk": self.disk, "file_size": self.disk, "output": 32 * MIB}
+        limits = Limits(memory=self.memory, processes=self.processes, **sizes)
         return open_sandbox(limits, readable=[*_pytest_folders(), *self.packages])
 
     @property
@@ -74,7 +75,7 @@ class Grade:
 
 
 def grade(instance: Instance, changes: Mapping[str, bytes | None], room: Room, *, seconds: float) -> Grade:
-    """`changes`: the whole new contents by path, None where the file is gone; those of tests and their setup are left out.
+    """`changes`: whole new contents by path, None where a file is gone; those of tests and their setup are left out.
 
     InstanceError: the row is at fault. SandboxBroken: the sandbox is.
     """
@@ -129,7 +130,7 @@ def _run(box: Sandbox, instance: Instance, room: Room, seconds: float) -> Grade:
     before = _stamps(box, instance)
     box.write("run_tests.py", Path(__file__).with_name("run_tests.py").read_bytes())
     request = {"token": token, "root": f"{box.folder}/{ROOT}", "library": room.library, "paths": _files(instance)}
-    done = box.run(["python3", "-I", "-S", "run_tests.py"], stdin=json.dumps(request).encode(), seconds=seconds)
+    done = box.run([chosen().python, "-I", "-S", "run_tests.py"], stdin=json.dumps(request).encode(), seconds=seconds)
     after = _stamps(box, instance)
     if any(after.get(path) != stamp for path, stamp in before.items()):
         return Grade(0, asked, "the code changes its tests", failed=instance.tests)
@@ -186,7 +187,7 @@ def _passed(test: str, outcomes: Mapping[str, bool]) -> bool:
 
 
 def _dotted(name: str) -> str:
-    return ".".join(re.split("::", name)[1:])
+    return ".".join(name.split("::")[1:])
 
 
 @functools.cache
@@ -195,6 +196,6 @@ def _pytest_folders() -> tuple[str, ...]:
     found = [importlib.util.find_spec(name) for name in _PYTEST]
     if None in found:
         lacks = ", ".join(name for name, spec in zip(_PYTEST, found, strict=True) if spec is None)
-        raise SandboxBroken(f"the tests of repositories need pytest, and {lacks} cannot be imported; pip install pytest")
+        raise SandboxBroken(f"tests of repositories need pytest, and {lacks} cannot be imported; pip install pytest")
     origins = [Path(spec.origin).resolve() for spec in found]
     return tuple(str(origin.parent if origin.name == "__init__.py" else origin) for origin in origins)

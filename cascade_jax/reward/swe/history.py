@@ -97,6 +97,6 @@ def _stream(commits: Sequence[Mapping[str, Any]]) -> bytes:
         parts.append(f"commit refs/heads/main\ncommitter Author <author@example.org> {when} +0000\n".encode())
         parts.append(b"data %d\n%s\n" % (len(message), message))
         for path, text in (commit.get("files") or {}).items():
-            data = text.encode()
-            parts.append(b"M 100644 inline %s\ndata %d\n%s\n" % (json.dumps(path, ensure_ascii=False).encode(), len(data), data))
+            data, name = text.encode(), json.dumps(path, ensure_ascii=False).encode()
+            parts.append(b"M 100644 inline %s\ndata %d\n%s\n" % (name, len(data), data))
     return b"".join([*parts, b"done\n"])

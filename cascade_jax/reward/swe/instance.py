@@ -1,4 +1,4 @@
-"""One bug: where the code comes from, and by which tests a repair is graded. Read from rows of `swe` and `swe_repair`."""
+"""One bug: where the code comes from, and by which tests a repair is graded. Rows of `swe` and `swe_repair`."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +12,10 @@ _TOUCHED = re.compile(r"^(?:--- a/|\+\+\+ b/)([^\t\n]+)", re.MULTILINE)
 _TEST_FOLDERS = frozenset(("test", "tests", "testing"))
 # What decides how tests are found and run. The agent's edits to these count as little as those to tests.
 _HARNESS = frozenset(
-    ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "setup.cfg")
-    + ("tox.ini", "sitecustomize.py", "usercustomize.py")
+    (
+        *("conftest.py", "sitecustomize.py", "usercustomize.py", "pyproject.toml", "setup.cfg", "tox.ini"),
+        *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
+    )
 )
 
 
@@ -81,8 +83,8 @@ def read_instance(row: Row, *, repositories: str = "") -> Instance:
     if found.repository is None and not found.files:
         named = fields.get("repo") or "none"
         raise InstanceError(
-            f"the row holds no code and its repository ({named}) is not at hand; put a clone or a bundle of it into the "
-            f"folder `repositories`, as {str(named).replace('/', '__')}"
+            f"the row holds no code and its repository ({named}) is not at hand; put a clone or a bundle of it "
+            f"into the folder `repositories`, as {str(named).replace('/', '__')}"
         )
     if not found.tests:
         raise InstanceError("FAIL_TO_PASS and PASS_TO_PASS are empty, so no test tells whether a repair is right")
