@@ -4,11 +4,14 @@ import contextlib
 import marshal
 import os
 import selectors
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cascade_jax.reward.sandbox.limits import Finished, Limits, SandboxBroken
@@ -43,27 +46,31 @@ class Sandbox:
     sandbox is closed.
     """
 
-    def __init__(self, command: Sequence[str], codes: Sequence[bytes], folder: str, limits: Limits):
-        self.folder, self.limits = folder, limits
+    def __init__(
+        self,
+        command: Sequence[str],
+        codes: Sequence[bytes],
+        limits: Limits,
+        *,
+        folder: str = "",
+        system_calls: bytes = b"",
+    ):
+        # Without namespaces the folder is one of this machine; {folder} in the command is then its name.
+        self._shared = tempfile.mkdtemp(prefix="sandbox-") if not folder else ""
+        self.folder, self.limits = folder or self._shared, limits
         self._lock = threading.RLock()
         self._unread = b""
-        self._process = subprocess.Popen(
-            [*command, "-I", "-S", "-c", _BOOT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-            bufsize=0,
-            start_new_session=True,
-        )
+        self._closed = False
+        self._process = _started([part.replace("{folder}", self.folder) for part in command], system_calls)
         self._handle = os.pidfd_open(self._process.pid)
         self._selector = selectors.PollSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._selector.register(self._handle, selectors.EVENT_READ)
-        uid = user_of(self._process.pid) if os.geteuid() == 0 else None
-        setup = {"uid": uid, "folder": folder, "limits": vars(limits)}
-        self._closed = False
-        self.ask((list(codes), setup), seconds=0)
+        self._user = user_of(self._process.pid) if os.geteuid() == 0 else None
+        if self._shared and self._user is not None:
+            os.chown(self._shared, self._user, self._user)
+        setup = {"uid": self._user, "folder": self.folder, "shared": bool(self._shared), "limits": vars(limits)}
+        self.ask((list(codes), setup))
 
     def write(self, path: str, data: bytes) -> None:
         """OSError: the file cannot be written, as where the disk is full."""
@@ -86,7 +93,7 @@ class Sandbox:
         env: added to the fixed environment. A program that cannot be started ends with 127, as in a shell.
         """
         seconds = self.limits.seconds if seconds is None else seconds
-        environment = ENVIRONMENT | {"HOME": self.folder, "TMPDIR": "/tmp"} | dict(env or {})
+        environment = ENVIRONMENT | {"HOME": self.folder, "TMPDIR": self._shared or "/tmp"} | dict(env or {})
         request = ("run", list(argv), bytes(stdin), environment, seconds)
         return finished(*self.ask(request, seconds=seconds))[0]
 
@@ -124,9 +131,11 @@ class Sandbox:
             for end in (self._process.stdin, self._process.stdout):
                 end.close()  # the resident ends by itself where its input does
             try:
-                self._process.wait(1.0)
+                self._process.wait(2.0)
             except subprocess.TimeoutExpired:
                 self._kill()
+            if self._shared:
+                self._sweep()
             self._process.stderr.close()
             self._selector.close()
             os.close(self._handle)
@@ -193,10 +202,42 @@ class Sandbox:
         said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
         return f"the sandbox has died (status {self._process.returncode}): {said[-1] if said else 'without a word'}"
 
+    def _sweep(self) -> None:
+        """Without namespaces: what was left by a sandbox whose own process was killed."""
+        for path in Path("/proc").glob("[0-9]*") if self._user is not None else ():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if path.stat().st_uid == self._user:
+                    os.kill(int(path.name), signal.SIGKILL)
+        shutil.rmtree(self._shared, ignore_errors=True)
+
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _started(command: list[str], system_calls: bytes) -> subprocess.Popen[bytes]:
+    """bubblewrap reads the filter of system calls from a descriptor."""
+    filters = []
+    if system_calls:
+        filters = [os.memfd_create("filter")]
+        os.write(filters[0], system_calls)
+        os.lseek(filters[0], 0, os.SEEK_SET)
+        command = [command[0], "--seccomp", str(filters[0]), *command[1:]]
+    try:
+        return subprocess.Popen(
+            [*command, "-I", "-S", "-c", _BOOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            bufsize=0,
+            start_new_session=True,
+            pass_fds=filters,
+        )
+    finally:
+        for file in filters:
+            os.close(file)
 
 
 def finished(words: list[str], rest: bytes) -> tuple[Finished, bytes]:

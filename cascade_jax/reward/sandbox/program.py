@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
+    from cascade_jax.reward.sandbox.confinement import confine
     from cascade_jax.reward.sandbox.resident import Resident, write_all
 
 _EXIT = os._exit
@@ -180,8 +181,8 @@ def main(setup: dict[str, object]) -> None:
     for number in range(2):  # 2 stays: what goes wrong in here is told by it
         os.dup2(nothing, number)
     os.close(nothing)
-    confine(setup["uid"], setup["folder"], setup["limits"])
-    resident = Resident(requests, replies, setup["folder"], setup["limits"])
+    confine(setup["uid"], setup["folder"], setup["shared"], setup["limits"])
+    resident = Resident(requests, replies, setup)
     program = Program(resident)
     resident.reply(b"up", sys.version.split()[0].encode())
     resident.serve({"load": program.load, "tests": program.tests})

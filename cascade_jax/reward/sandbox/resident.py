@@ -1,14 +1,14 @@
 """The process that lives in a sandbox, writes and reads its files and runs its programs. Standard library alone.
 
-It is sent into the sandbox as bytecode and is process 1 there, so no program in it can end it, and when it ends, all
-others do. Requests come as marshal data; what goes out is plain bytes, since whoever reads it must not trust them.
+It is sent into the sandbox as bytecode, after `confinement`, whose names it sees. With namespaces it is process 1, so
+no program can end it, and when it ends, all others do. Requests come as marshal data; what goes out is plain bytes,
+since whoever reads it must not trust them.
 """
 
 from __future__ import annotations
 
 import marshal
 import os
-import resource
 import select
 import time
 
@@ -16,11 +16,11 @@ TYPE_CHECKING = False  # to import `typing` takes longer than most programs run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cascade_jax.reward.sandbox.confinement import end_others, exceeded, limit
+
     Ended = tuple[int, bytes, float, list[bytes]]  # status, why it was killed, seconds, stdout and stderr and result
 
 _TICK = 0.05  # seconds between two looks at memory and disk
-_MOST_FILES = 50_000
-_KILL = 9
 
 
 class Run:
@@ -37,8 +37,9 @@ class Run:
 class Resident:
     """Serves the requests that come by one descriptor and answers by another, until the first is closed."""
 
-    def __init__(self, requests: int, replies: int, folder: str, limits: dict[str, int]):
-        self.requests, self.replies, self.folder, self.limits = requests, replies, folder, limits
+    def __init__(self, requests: int, replies: int, setup: dict[str, object]):
+        self.requests, self.replies, self.folder = requests, replies, setup["folder"]
+        self.limits, self.shared, self.user = setup["limits"], setup["shared"], setup["uid"]
 
     def serve(self, more: dict[str, Callable[..., None]]) -> None:
         """Answer one request after another. The end of the input is the end of this process."""
@@ -63,7 +64,7 @@ class Resident:
         while len(taken) < size:
             chunk = os.read(self.requests, size - len(taken))
             if not chunk:
-                os._exit(0)
+                self.leave()
             taken += chunk
         return taken
 
@@ -140,7 +141,7 @@ class Resident:
             os.dup2(file, number)
         os.closerange(len(files), self.limits["open_files"])
         cpu = int(seconds) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+        limit("CPU", cpu, cpu + 1)
 
     def _watch(self, runs: list[Run], deadline: float) -> None:
         """Until all have ended, or there is a reason to end them."""
@@ -154,41 +155,27 @@ class Resident:
             left = deadline - time.monotonic()
             ready = [descriptor for descriptor, _ in poll.poll(max(0, min(_TICK, left)) * 1000)]
             if self.requests in ready:
-                os._exit(0)
+                self.leave()
             for handle in ready:
                 handles.pop(handle).took()
                 poll.unregister(handle)
                 os.close(handle)
             if not ready:
-                killed = b"time" if left <= 0 else self._exceeded()
+                killed = b"time" if left <= 0 else exceeded(self.folder, self.shared, self.limits)
         for handle, run in handles.items():
             run.killed = killed
             run.took()
             os.close(handle)
 
-    def _exceeded(self) -> bytes:
-        """What all processes together have too much of."""
-        pages = 0
-        for name in os.listdir("/proc"):
-            if name.isdigit() and name != "1":
-                try:
-                    with open(f"/proc/{name}/statm", "rb") as file:
-                        fields = file.read().split()
-                except OSError:
-                    continue
-                pages += int(fields[1]) - int(fields[2])
-        if pages * resource.getpagesize() > self.limits["memory"]:
-            return b"memory"
-        space = os.statvfs(self.folder)
-        return b"disk" if space.f_files - space.f_ffree > _MOST_FILES else b"no"
+    def leave(self) -> None:
+        """End, and everything else here before."""
+        self._end_all([])
+        os._exit(0)
 
     def _end_all(self, runs: list[Run]) -> None:
         """Kill every other process of the sandbox."""
+        end_others(self.shared, self.user)
         statuses = {}
-        try:
-            os.kill(-1, _KILL)
-        except ProcessLookupError:
-            statuses.clear()  # none is left
         while True:
             try:
                 ended, status = os.waitpid(-1, 0)
@@ -222,22 +209,3 @@ def contents(file: int, most: int) -> bytes:
 def write_all(file: int, data: bytes) -> None:
     while data:
         data = data[os.write(file, data) :]
-
-
-def confine(uid: int | None, folder: str, limits: dict[str, int]) -> None:
-    """Become the unprivileged user of this sandbox, then take the limits, which hold for all that it starts."""
-    if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    os.umask(0o022)
-    os.makedirs(folder, exist_ok=True)
-    os.chdir(folder)
-    for name, value in (
-        ("CORE", 0),
-        ("AS", limits["memory"]),
-        ("FSIZE", limits["file_size"]),
-        ("NOFILE", limits["open_files"]),
-        ("NPROC", limits["processes"]),
-    ):
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
