@@ -42,6 +42,14 @@ def informative_groups(
     return highest > _lowest(rewards, live)[:, 0]
 
 
+def groups_above(rewards_PG: Float[Array, "P G"], floor: float) -> Bool[Array, " P"]:
+    """False where no reward of the group exceeds `floor`: what nobody solves teaches noise (Cascade 2, section 4.8.1).
+
+    Rewards that are no number (no verdict) exceed nothing.
+    """
+    return (jnp.asarray(rewards_PG, jnp.float32) > floor).any(axis=1)
+
+
 def overlong_penalty(rewards_PG: Float[Array, "P G"], truncated_PG: Bool[Array, "P G"]) -> Float[Array, "P G"]:
     """Reward 0 for samples that ran into the length limit; they stay in the loss.
 

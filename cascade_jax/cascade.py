@@ -29,7 +29,7 @@ from cascade_jax.report import write_report
 from cascade_jax.rollout.engine import Engine, LocalEngine
 from cascade_jax.seeding import derive
 from cascade_jax.stages import STAGES
-from cascade_jax.stages.context import Context, Event, Stopped
+from cascade_jax.stages.context import Context, Event, Stopped, Unjudged
 from cascade_jax.types import Params, TrainState
 from cascade_jax.workbench import Workbench, prepare, versions
 from cascade_jax.workdir import claimed
@@ -117,6 +117,10 @@ def _all_stages(run: _Run, manifest: Manifest) -> Manifest:
                     write_report(run.workdir)
     except Stopped:
         manifest = run.save(dataclasses.replace(of_first(run.manifest), status="stopped"))
+    except Unjudged:
+        if is_first():
+            write_report(run.workdir)
+        raise
     else:
         manifest = run.save(dataclasses.replace(manifest, status="finished"))
     if is_first():
@@ -177,7 +181,7 @@ def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any])
     step = latest_step(directory / "checkpoints")
     if step is not None:
         state, position = restore_state(directory / "checkpoints", step, state, frozen=frozen)
-    for log in ("metrics.jsonl", "samples.jsonl") if is_first() else ():
+    for log in ("metrics.jsonl", "samples.jsonl", "notes.jsonl") if is_first() else ():
         truncate_lines(directory / log, int(state.step))
     if stage.optimizer.offload:
         state = dataclasses.replace(state, optimizer_state=to_host(state.optimizer_state))
@@ -240,6 +244,7 @@ def _evaluate(run: _Run, name: str) -> dict[str, Any]:
             split=split,
             seed=derive(run.config.seed, "evaluation"),
             check=check,
+            note=lambda text: run.emit(Event("note", name, {"text": text})),
         )
         if scores:
             results[split] = {domain: dataclasses.asdict(score) for domain, score in scores.items()}

@@ -8,23 +8,31 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig, build
+from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig, SamplingConfig, build
 from cascade_jax.data import sources
 from cascade_jax.data.chat import Chat
+from cascade_jax.environment import ENVIRONMENTS
 from cascade_jax.processes import shared
 from cascade_jax.reward import VERIFIERS, Verdict, Verifier, judge_server, verify_groups
 from cascade_jax.reward.batch import rewards_of, split_like
 from cascade_jax.reward.judge import Judge
 from cascade_jax.reward.preference import PreferenceSettings, preference_groups, win_rates
-from cascade_jax.rollout.episode import make_prompt
+from cascade_jax.reward.verdict import unjudged
+from cascade_jax.rollout.engine import Engine
+from cascade_jax.rollout.environment import Environment
+from cascade_jax.rollout.episode import make_prompt, run_prompts
+from cascade_jax.rollout.episodes import run_episodes
 from cascade_jax.types import Group, Prompt, Row
 
-JUDGED = ("judged", "proof")  # kinds whose verifiers ask a judge
+JUDGED = ("judged", "proof")  # kinds whose verifiers always ask a judge
 
 
 @dataclass(frozen=True)
 class Domain:
-    """rows: split -> rows of one kind. Preferences are compared within a group and have `preference` for a verifier."""
+    """rows: split -> rows of one kind, which a verifier judges, or the environment of their episodes.
+
+    Preferences have neither: a judge compares them within a group, as `preference` says.
+    """
 
     name: str
     rows: Mapping[str, Sequence[Row]]
@@ -34,6 +42,7 @@ class Domain:
     judge: JudgeConfig | None = None  # None: the run's
     preference: PreferenceSettings | None = None
     comparer: Judge | None = None  # of preferences, while a run goes on
+    environment: Environment | None = None
 
 
 def load(config: CascadeConfig) -> dict[str, Domain]:
@@ -50,10 +59,13 @@ def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
     if kind == "preference":
         settings = build(PreferenceSettings, domain.settings, f"domains.{name}.settings")
         return Domain(name, rows, kind, domain.thinking, None, domain.judge, settings)
+    if kind in ENVIRONMENTS:
+        environment = ENVIRONMENTS[kind](**domain.settings)
+        return Domain(name, rows, kind, domain.thinking, None, domain.judge, environment=environment)
     if kind not in VERIFIERS:
         raise ConfigError(
             f"domains.{name} holds rows of kind {kind!r}, which has no verifier; "
-            f"kinds with one are {', '.join(sorted([*VERIFIERS, 'preference']))}."
+            f"kinds with one are {', '.join(sorted([*VERIFIERS, *ENVIRONMENTS, 'preference']))}."
         )
     return Domain(name, rows, kind, domain.thinking, VERIFIERS[kind](**domain.settings), domain.judge)
 
@@ -78,7 +90,7 @@ def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[d
         for name, domain in domains.items():
             if domain.kind == "preference":
                 domain = dataclasses.replace(domain, comparer=client(domain))
-            elif domain.kind in JUDGED:
+            elif domain.kind in JUDGED or getattr(domain.verifier, "grading", "") == "judge":
                 verifier = dataclasses.replace(domain.verifier, judge=client(domain).endpoint)
                 domain = dataclasses.replace(domain, verifier=verifier)
             ready[name] = domain
@@ -99,6 +111,32 @@ def fitting_prompts(
     return fitting
 
 
+def roll_out(
+    engine: Engine,
+    chat: Chat,
+    domains: Mapping[str, Domain],
+    prompts: Sequence[Prompt],
+    sampling: SamplingConfig,
+    *,
+    longest: int,
+    samples_per_prompt: int,
+    seed: int,
+) -> list[Group]:
+    """Groups in the order of the prompts: one turn each or, where the domain has an environment, whole episodes."""
+    given = {"samples_per_prompt": samples_per_prompt, "seed": seed}
+    environments = {name: domain.environment for name, domain in domains.items() if domain.environment is not None}
+    of_one = [prompt for prompt in prompts if prompt.domain not in environments]
+    of_several = [prompt for prompt in prompts if prompt.domain in environments]
+    single = iter(run_prompts(engine, chat, of_one, sampling, **given) if of_one else [])
+    if not of_several:
+        return list(single)
+    thinking = {name: domains[name].thinking for name in environments}
+    several = iter(
+        run_episodes(engine, chat, environments, of_several, sampling, thinking=thinking, longest=longest, **given)
+    )
+    return [next(several if prompt.domain in environments else single) for prompt in prompts]
+
+
 def judge_groups(
     domains: Mapping[str, Domain], groups: Sequence[Group], *, seed: int
 ) -> tuple[Float[np.ndarray, "P G"], list[list[Verdict]]]:
@@ -116,6 +154,8 @@ def judge_groups(
 
 
 def _judge(domain: Domain, groups: Sequence[Group], seed: int) -> list[list[Verdict]]:
+    if domain.environment is not None:
+        return _of_environment(groups)
     if domain.kind == "preference":
         return preference_groups(domain.comparer, groups, seed=seed, **vars(domain.preference))[1]
     return _verified(domain, groups)
@@ -133,9 +173,16 @@ def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]
 
 
 def _score(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
+    if domain.environment is not None:
+        return _of_environment(groups)
     if domain.kind == "preference":
         items = [
             (g.prompt.row, sample, g.prompt.row.fields.get("reference", "")) for g in groups for sample in g.samples
         ]
         return split_like(groups, win_rates(domain.comparer, items))
     return _verified(domain, groups)
+
+
+def _of_environment(groups: Sequence[Group]) -> list[list[Verdict]]:
+    """What the episodes ended with."""
+    return [[sample.verdict or unjudged("the sample is no episode") for sample in group.samples] for group in groups]

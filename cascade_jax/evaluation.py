@@ -8,10 +8,9 @@ import numpy as np
 
 from cascade_jax.config import EvalConfig
 from cascade_jax.data.chat import Chat
-from cascade_jax.domains import Domain, fitting_prompts, score_groups
+from cascade_jax.domains import Domain, fitting_prompts, roll_out, score_groups
 from cascade_jax.reward import Verdict
 from cascade_jax.rollout.engine import Engine
-from cascade_jax.rollout.episode import run_prompts
 from cascade_jax.seeding import derive
 from cascade_jax.stages.context import transcripts
 from cascade_jax.types import Group
@@ -27,7 +26,7 @@ class Score:
     count: int
     no_verdict: int
     truncated: float
-    length: float  # mean tokens of a sample
+    length: float  # mean tokens that the policy wrote in a sample
 
 
 def evaluate(
@@ -40,10 +39,12 @@ def evaluate(
     split: str,
     seed: int,
     check: Callable[[], None] = lambda: None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Score], list[dict[str, Any]]]:
     """domain -> Score, and some transcripts. The same rows and the same sample seeds for every checkpoint of a run.
 
-    `check` is called between batches; what it raises (a stop that was asked for) passes through.
+    `check` is called between batches; what it raises (a stop that was asked for) passes through. `note` is told
+    of domains in which more samples than `alarm_share` had no verdict.
     """
     scores: dict[str, Score] = {}
     examples: list[dict[str, Any]] = []
@@ -57,11 +58,20 @@ def evaluate(
             part = [(name, row) for row in rows[start : start + config.batch]]
             prompts = fitting_prompts(chat, domains, part, longest=longest_prompt)
             batch_seed = derive(seed, "evaluation", split, name, start)
-            groups += run_prompts(
-                engine, chat, prompts, config.sampling, samples_per_prompt=config.samples, seed=batch_seed
+            groups += roll_out(
+                engine,
+                chat,
+                domains,
+                prompts,
+                config.sampling,
+                longest=longest_prompt,
+                samples_per_prompt=config.samples,
+                seed=batch_seed,
             )
         verdicts = score_groups(domain, groups)
-        scores[name] = summarize(groups, verdicts)
+        scores[name] = score = summarize(groups, verdicts)
+        if score.no_verdict > config.alarm_share * (score.count + score.no_verdict):
+            note(f"{score.no_verdict} of {score.count + score.no_verdict} samples of {name} ({split}) had no verdict.")
         for group, row in list(zip(groups, verdicts, strict=True))[: config.transcripts]:
             examples += transcripts(chat, group, _rewards(row), count=1)
     return scores, examples
@@ -81,7 +91,7 @@ def summarize(groups: list[Group], verdicts: list[list[Verdict]]) -> Score:
         count=len(known),
         no_verdict=len(rewards) - len(known),
         truncated=float(np.mean([sample.truncated for sample in samples])),
-        length=float(np.mean([len(sample.ids) for sample in samples])),
+        length=float(np.mean([sample.written for sample in samples])),
     )
 
 

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -43,7 +44,9 @@ class Progress:
         self.bars.stop()
 
     def __call__(self, event: Event) -> None:
-        show = {"stage": self._stage, "step": self._step, "evaluation": self._evaluation}.get(event.kind)
+        show = {"stage": self._stage, "step": self._step, "evaluation": self._evaluation, "note": self._note}.get(
+            event.kind
+        )
         if show is not None:
             show(event)
 
@@ -65,6 +68,9 @@ class Progress:
         if not self.console.is_terminal and late:
             self.console.print(f"  {event.stage} {event.data['step']}/{event.data['steps']}  {numbers}", soft_wrap=True)
             self.printed = time.monotonic()
+
+    def _note(self, event: Event) -> None:
+        self.console.print(f"[yellow]{event.stage}[/yellow]: {escape(event.data['text'])}", soft_wrap=True)
 
     def _evaluation(self, event: Event) -> None:
         if "results" not in event.data:

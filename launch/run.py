@@ -12,6 +12,7 @@ from cascade_jax import processes
 from cascade_jax.cascade import run_cascade
 from cascade_jax.config import CascadeConfig
 from cascade_jax.peers import RESTART
+from cascade_jax.stages.context import Unjudged
 from launch.command import MISTAKES, cascade_config, define_config, guarded, parse
 from launch.preemption import StopOnSignal
 from launch.progress import Progress
@@ -29,8 +30,8 @@ USAGE = """Run a cascade, or go on with one that was stopped.
 --help               this text
 
 Settings, their defaults and what they mean: cascade_jax/config/run.py (a whole run) and stage.py (one stage).
-The same command goes on with a run that was stopped. Exit codes: 0 done, or stopped by Ctrl-C; 2 a mistake in what was
-given; 75 start me again (SIGTERM, maintenance, a lost process); launch.restart does."""
+The same command goes on with a run that was stopped. Exit codes: 0 done, or stopped by Ctrl-C; 1 samples could not be
+judged; 2 a mistake in what was given; 75 start me again (SIGTERM, maintenance, a lost process); launch.restart does."""
 
 CONFIG = define_config()
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run keeps everything; default: runs/NAME of the config.")
@@ -56,7 +57,11 @@ def train(config: CascadeConfig) -> int:
     workdir = WORKDIR.value or f"runs/{config.name}"
     stop = StopOnSignal()
     with Progress() if processes.is_first() else nullcontext() as progress:
-        manifest = run_cascade(config, workdir, on_event=progress, stop_asked=stop)
+        try:
+            manifest = run_cascade(config, workdir, on_event=progress, stop_asked=stop)
+        except Unjudged as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
     stopped, preempted = manifest.status == "stopped", processes.any_of(stop.preempted)
     if not processes.is_first():
         pass  # process 0 speaks for all

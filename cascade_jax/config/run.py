@@ -73,6 +73,7 @@ class EvalConfig:
     batch: int = 64  # prompts at a time
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     transcripts: int = 4  # kept per domain
+    alarm_share: float = 0.2  # of a domain's samples that may go without a verdict before a note says so
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class RLConfig:
     samples: int = 8
     dynamic_filter: bool = False  # draw again until `prompts` groups carry signal
     max_draws: int = 10
+    group_floor: float | None = None  # groups in which no reward is above it are masked (agentless repair: 0.5)
     overlong: Literal["none", "penalty", "filter"] = "none"
     kl_coef: float = 0.0
     band: tuple[float, float] | None = (0.5, 2.0)
@@ -134,6 +135,8 @@ class StageConfig:
     side_branch: bool = False  # a teacher off the main line: the next stage does not start from it
     micro_batches: int = 1
     checkpoint_every: int = 10
+    alarm_share: float = 0.2  # of a step's samples that may go without a verdict; more is an alarm
+    alarm_steps: int = 5  # with an alarm in a row, after which the stage stops
     export_hf: bool = False  # write the final weights as a Hugging Face folder as well
     lora: LoRAConfig = LoRAConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -143,7 +146,8 @@ class StageConfig:
     distill: DistillConfig = DistillConfig()
 
     def __post_init__(self) -> None:
-        _positive(self, "steps", "length", "micro_batches", "checkpoint_every")
+        _positive(self, "steps", "length", "micro_batches", "checkpoint_every", "alarm_steps")
+        require(0 <= self.alarm_share <= 1, f"alarm_share={self.alarm_share} must be a share, from 0 to 1.")
         require(len(self.domains) > 0, "a stage needs at least one domain.")
         require(
             all(w > 0 for w in self.domains.values()),

@@ -56,12 +56,27 @@ def _swe(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _r2e(record: dict[str, Any]) -> dict[str, Any]:
-    """R2E-Gym says which tests pass after the repair, and not which of them failed before it: all must pass."""
+    """R2E-Gym says which tests pass after the repair, and not which of them failed before it: all must pass.
+
+    Its commit is the repair itself, so the work starts from the one before. Its tests are no part of the repository.
+    """
     outcomes = parsed(record.pop("expected_output_json"), "expected_output_json")
     if not isinstance(outcomes, Mapping):
         raise ValueError("expected_output_json must be an object of test: status, or its JSON text")
+    if "prompt" in record and record.get("problem_statement"):
+        record["prompt_of_issue"] = record.pop("prompt")  # what the issue was written from: it shows the repair
     record["FAIL_TO_PASS"] = [test for test, status in outcomes.items() if status == "PASSED"]
     record.setdefault("instance_id", f"{record.get('repo')}__{record.get('base_commit')}")
+    told = parsed(record.get("parsed_commit_content") or {}, "parsed_commit_content")
+    before = told.get("old_commit_hash") if isinstance(told, Mapping) else None
+    if before or record.get("base_commit"):
+        record["base_commit"] = before or f"{record['base_commit']}^"
+    run = parsed(record.get("execution_result_content") or {}, "execution_result_content")
+    if isinstance(run, Mapping) and isinstance(run.get("test_file_codes"), list) and "test_files" not in record:
+        names = run.get("test_file_names") or []
+        record["test_files"] = {
+            f"r2e_tests/{Path(name).name}": code for name, code in zip(names, run["test_file_codes"], strict=False)
+        }
     return record
 
 

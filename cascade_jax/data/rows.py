@@ -1,8 +1,8 @@
 """Rows in the NeMo-Gym JSONL schema: `parse_row` checks a record and makes a Row of it, `to_record` goes back.
 
 `Row.kind` names the verifier and `Row.fields` holds the columns that it reads (`kinds.py`), each in one canonical form.
-A row of any kind may carry a `demonstration`, the assistant's message that answers it; in rows with `messages` (sft)
-it is the last one. Columns that are not known stay in `Row.extra`.
+A row of any kind may carry a `demonstration`, the assistant's message that answers it, or the list of all messages of
+an episode; in rows with `messages` (sft) it is the last one. Columns that are not known stay in `Row.extra`.
 """
 
 import hashlib
@@ -57,9 +57,15 @@ def to_record(row: Row) -> dict[str, Any]:
     return {"id": row.id, "kind": row.kind, **record, **fields, **extra}
 
 
-def demonstration(row: Row) -> chat.Message | None:
-    """The assistant's message that answers `row.messages` and is to be imitated, or None where the row has none."""
+def demonstration(row: Row) -> chat.Message | list[chat.Message] | None:
+    """What answers `row.messages` and is to be imitated: the assistant's message, or all messages of an episode."""
     return row.fields.get("demonstration")
+
+
+def demonstrated(row: Row) -> list[chat.Message]:
+    """The same as a list: it begins and ends with the assistant, who may have read others in between."""
+    given = demonstration(row)
+    return list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
 
 
 def _parse(record: Mapping[str, Any]) -> Row:
@@ -130,9 +136,14 @@ def _pop_conversation(record: dict[str, Any], kind: str, fields: Mapping[str, An
     return messages, tools
 
 
-def _parse_demonstration(value: Any) -> chat.Message:
+def _parse_demonstration(value: Any) -> chat.Message | list[chat.Message]:
+    if isinstance(value, list):
+        messages = list(chat.parse_messages(value))
+        if messages[0]["role"] != "assistant" or messages[-1]["role"] != "assistant":
+            raise ValueError("demonstration must begin and end with a message of the assistant")
+        return messages
     if not isinstance(value, Mapping):
-        raise ValueError(f"demonstration is a {type(value).__name__}; it must be an assistant's message")
+        raise ValueError(f"demonstration is a {type(value).__name__}; it must be an assistant's message, or several")
     message = chat.parse_message({"role": "assistant"} | value)
     if message["role"] != "assistant" or chat.is_empty(message):
         raise ValueError("demonstration must be a message of the assistant with text or tool calls")

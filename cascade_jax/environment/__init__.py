@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 
+from cascade_jax.environment.swe import SoftwareRepair
 from cascade_jax.rollout.environment import Environment
 
 # Row kind -> constructor; a domain's settings are its keyword arguments.
-ENVIRONMENTS: dict[str, Callable[..., Environment]] = {}
+ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
+    "swe": SoftwareRepair,
+}
 
 __all__ = ["ENVIRONMENTS"]

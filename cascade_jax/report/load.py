@@ -45,6 +45,7 @@ class Stage:
     evaluation: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)  # split -> domain -> score
     metrics: tuple[Mapping[str, Any], ...] = ()
     samples: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def _stage(name: str, entry: Mapping[str, Any], folder: Path) -> Stage:
         evaluation=_evaluation(entry.get("evaluation") or {}),
         metrics=_lines(folder / "metrics.jsonl"),
         samples=_lines(folder / "samples.jsonl"),
+        notes=_lines(folder / "notes.jsonl"),
     )
 
 

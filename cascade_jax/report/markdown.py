@@ -28,6 +28,8 @@ def markdown(run: Run) -> str:
         if stage.teachers:
             rows = [[domain, t.stage, t.reason] for domain, t in stage.teachers.items()]
             parts += [f"## Teachers of {stage.name}", _table(["domain", "teacher", "because"], rows)]
+    for stage in run.stages:
+        parts += [f"**{stage.name}**: {note['text']}" for note in stage.notes]
     trained = [stage for stage in run.stages if stage.metrics]
     if trained:
         parts += ["## Stages", _stages(trained)]

@@ -13,6 +13,7 @@ from cascade_jax.report.load import Run, Stage
 from cascade_jax.report.scores import domains, gain, headline, interval, main_line, mean_points, points, recoveries
 
 SAMPLES = 8  # shown per stage, half from its first logged steps and half from its last
+NOTES = 5  # of each stage, its last ones
 LONGEST = 4000  # characters of a prompt or a reply
 
 
@@ -138,6 +139,7 @@ def _stages(run: Run) -> str:
             steps = f"{len(stage.metrics)} of {stage.steps} steps"
             facts = f"{stage.kind}, {steps}, from {stage.parent}{branch}; {weights}; {stage.status}"
             parts.append(f'<h3>{escape(stage.name)} <span class="soft small">{escape(facts)}</span></h3>')
+            parts += [f'<p class="alarm">{escape(note["text"])}</p>' for note in stage.notes[-NOTES:]]
             parts.append(curves(stage))
             parts.append(_samples(stage))
     return "\n".join(parts)
@@ -157,9 +159,11 @@ def _sample(line: Mapping[str, Any]) -> str:
     shade = "" if reward is None else "pass" if reward > 0.5 else "fail"
     parts = [f"step {line['step']}", line.get("domain", ""), verdict, f"ended by {line.get('stop_reason', '?')}"]
     parts += [f"{name} {value}" for name, value in (line.get("components") or {}).items()]
+    turns = line.get("turns") or [("", line.get("reply", ""))]
+    texts = "".join(f"<pre{f' class={who}' if who else ''}>{escape(_short(text))}</pre>" for who, text in turns)
     return (
         f'<div class="sample {shade}"><div class="soft">{escape(" · ".join(parts))}</div>'
-        f"<pre>{escape(_short(line.get('prompt', '')))}</pre><pre>{escape(_short(line.get('reply', '')))}</pre></div>"
+        f"<pre>{escape(_short(line.get('prompt', '')))}</pre>{texts}</div>"
     )
 
 

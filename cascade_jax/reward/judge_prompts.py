@@ -42,6 +42,11 @@ _LABEL = (
     "complete without ballast. Work out an answer of your own before you judge. Their order means nothing.\nEnd with "
     f"a line that holds one label: {', '.join(f'[[{label}]]' for label in LABELS)} (far better, better, as good)."
 )
+_RESOLVE = (
+    "Decide whether the candidate patch resolves the issue. The reference patch is known to resolve it; another way "
+    "that does the same to the behaviour is as good, and style does not matter. A candidate that repairs a part of the "
+    "issue, or breaks something else, does not resolve it.\nEnd with a line that holds one word: YES or NO."
+)
 
 
 def comparison(conversation: str, response_1: str, response_2: str, *, principle: str = "") -> Chat:
@@ -71,6 +76,11 @@ def grading(problem: str, proof: str, *, rubric: str = "", reference: str = "") 
     )
 
 
+def repair(issue: str, gold: str, candidate: str) -> Chat:
+    """Asks whether a patch resolves an issue, given one that does (Cascade 1 paper, C.2)."""
+    return _question(_RESOLVE, {"ISSUE": issue, "REFERENCE PATCH": gold, "CANDIDATE PATCH": candidate})
+
+
 def _question(instruction: str, sections: dict[str, str]) -> Chat:
     mark = hashlib.sha256("\0".join(sections.values()).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     parts = [f"=== {name} {mark} ===\n{text}\n" for name, text in sections.items()]
@@ -98,6 +108,12 @@ def read_agreement(reply: str) -> bool | None:
     if len(words) != 1 or re.search(r"\b(?:NOT|NEITHER|NOR|OR)\b|N'T\b", line, re.IGNORECASE):
         return None
     return words == {"CORRECT"}
+
+
+def read_yes(reply: str) -> bool | None:
+    """Whether the reply's last line says yes; None where it says neither, or both."""
+    words = set(re.findall(r"\b(?:YES|NO)\b", _last_line(reply)))
+    return words == {"YES"} if len(words) == 1 else None
 
 
 def read_points(reply: str) -> int | None:

@@ -85,4 +85,5 @@ def unfinished(verdict: Verdict, trajectory: Trajectory) -> Verdict:
     if trajectory.stop == "done" or verdict.no_verdict is not None or verdict.reward <= 0:
         return verdict
     reason = f"resolved, but the episode ended on its limit of {trajectory.stop}"
-    return dataclasses.replace(verdict, reward=math.nan, no_verdict=reason)
+    components = {**verdict.components, "masked": 1.0}  # so that no alarm takes it for something broken
+    return dataclasses.replace(verdict, reward=math.nan, components=components, no_verdict=reason)

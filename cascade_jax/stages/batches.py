@@ -11,7 +11,7 @@ from cascade_jax.data.packing import pack
 from cascade_jax.logprob import token_logprobs
 from cascade_jax.mesh import batch_shares, by_rows
 from cascade_jax.model import apply
-from cascade_jax.types import Batch, Group, Params, Sample, Sequence, Weighted
+from cascade_jax.types import Batch, Group, Params, Sample, Segment, Sequence, Weighted
 
 SMALLEST = 8  # rows: padding to it costs less than compiling for less
 
@@ -20,14 +20,24 @@ def sequence(
     group: Group, sample: Sample, fields: Mapping[str, float | np.ndarray], *, trained: bool = True
 ) -> Sequence:
     """Prompt + sample. Each field is a number for every sampled token, or an array (n,) over them; 0 on the prompt."""
-    prompt, count = group.prompt.ids, len(sample.ids)
+    return _sequence(Segment(group.prompt.ids, sample.ids, sample.logprobs, sample.mask), fields, trained)
+
+
+def sequences(group: Group, sample: Sample, fields: Mapping[str, float], *, trained: bool = True) -> list[Sequence]:
+    """`sequence`, and one for each later segment of an episode; none where nothing was written at all."""
+    first = [sequence(group, sample, fields, trained=trained)] if len(sample.ids) else []
+    return first + [_sequence(segment, fields, trained) for segment in sample.later]
+
+
+def _sequence(segment: Segment, fields: Mapping[str, float | np.ndarray], trained: bool) -> Sequence:
+    prompt, count = segment.prompt, len(segment.ids)
 
     def spread(value: float | np.ndarray) -> np.ndarray:
         return np.concatenate([np.zeros(len(prompt)), np.broadcast_to(value, count)]).astype(np.float32)
 
-    mask = np.concatenate([np.zeros(len(prompt), bool), sample.mask & trained])
-    ids = np.concatenate([prompt, sample.ids]).astype(np.int32)
-    per_token = {"sampler_logprobs": sample.logprobs, **fields}
+    mask = np.concatenate([np.zeros(len(prompt), bool), segment.mask & trained])
+    ids = np.concatenate([prompt, segment.ids]).astype(np.int32)
+    per_token = {"sampler_logprobs": segment.logprobs, **fields}
     return Sequence(ids, mask, {name: spread(value) for name, value in per_token.items()})
 
 

@@ -16,11 +16,15 @@ from cascade_jax.domains import Domain
 from cascade_jax.metrics import MetricsLog, append_lines
 from cascade_jax.processes import is_first
 from cascade_jax.rollout.engine import Engine
-from cascade_jax.types import Group, Params, TrainState, Weighted
+from cascade_jax.types import Group, Params, Sample, Segment, TrainState, Weighted
 
 
 class Stopped(Exception):
     """A stop was asked for (SIGTERM, Ctrl-C) and everything up to here is saved."""
+
+
+class Unjudged(Exception):
+    """Step after step too many samples had no verdict: something on our side is broken, and everything is saved."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Context:
     teachers: Mapping[str, Params] = field(default_factory=dict)  # by domain
     reference: Params | None = None  # for the KL term
     timer: "StepTimer" = field(default_factory=lambda: StepTimer())
+    alarms: int = 0  # steps in a row with too many samples without a verdict
 
     def steps(self, state: TrainState) -> Iterator[int]:
         """The steps that are left, counted from 0."""
@@ -82,6 +87,31 @@ class Context:
         if stop:
             raise Stopped
 
+    def note(self, step: int, text: str) -> None:
+        """Tell the person who watches, and the report."""
+        if is_first():
+            append_lines(self.directory / "notes.jsonl", [{"step": step, "text": text}])
+        self.emit(Event("note", self.name, {"step": step, "text": text}))
+
+    def watch(self, share: float, step: int) -> None:
+        """Alarm where more samples of a step than the stage allows, as a share, had no verdict.
+
+        Unjudged after `alarm_steps` such steps in a row.
+        """
+        self.alarms = self.alarms + 1 if share > self.stage.alarm_share else 0
+        if not self.alarms:
+            return
+        text = (
+            f"step {step}: {100 * share:.0f} % of the samples had no verdict, more than alarm_share="
+            f"{self.stage.alarm_share:g} allows"
+        )
+        self.note(step, f"{text}.")
+        if self.alarms >= self.stage.alarm_steps:
+            raise Unjudged(
+                f"stage {self.name}, {text}, for {self.alarms} steps in a row; mend what judges its domains "
+                f"({', '.join(self.stage.domains)}) and run again, it goes on from the last checkpoint."
+            )
+
 
 class StepTimer:
     """Seconds spent at each station of one step."""
@@ -110,6 +140,20 @@ def transcripts(chat: Chat, group: Group, rewards: np.ndarray, *, count: int) ->
             "reply": chat.tokenizer.decode(sample.ids.tolist()),
             "reward": None if np.isnan(reward) else float(reward),
             "stop_reason": sample.stop_reason,
+            **({} if sample.verdict is None else _episode(chat, sample)),
         }
         for sample, reward in list(zip(group.samples, rewards, strict=True))[:count]
     ]
+
+
+def _episode(chat: Chat, sample: Sample) -> dict[str, Any]:
+    """`turns`: who spoke (assistant, environment, or context: all anew, where the chain of tokens broke) and what."""
+    turns: list[tuple[str, str]] = []
+    for segment in (Segment(np.zeros(0, np.int32), sample.ids, sample.logprobs, sample.mask), *sample.later):
+        starts = [0, *(np.flatnonzero(np.diff(segment.mask)) + 1).tolist()] if len(segment.ids) else []
+        parts = [("context", segment.prompt)] if len(segment.prompt) else []
+        for start, stop in zip(starts, [*starts[1:], None], strict=True):
+            parts.append(("assistant" if segment.mask[start] else "environment", segment.ids[start:stop]))
+        turns += [(who, chat.tokenizer.decode(ids.tolist())) for who, ids in parts]
+    unjudged = {} if sample.verdict.no_verdict is None else {"no_verdict": sample.verdict.no_verdict}
+    return {"turns": turns, **unjudged}

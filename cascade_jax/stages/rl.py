@@ -12,9 +12,9 @@ from cascade_jax.config import ModelConfig, StageConfig
 from cascade_jax.data.pipeline import prompts as prompt_stream
 from cascade_jax.loss import grpo_loss
 from cascade_jax.seeding import derive
-from cascade_jax.stages.batches import forward, pack_rows, sequence, with_expert_counts
+from cascade_jax.stages.batches import forward, pack_rows, sequences, with_expert_counts
 from cascade_jax.stages.context import Context, transcripts
-from cascade_jax.stages.rollouts import Rollouts, collect
+from cascade_jax.stages.rollouts import Rollouts, broken_share, collect
 from cascade_jax.teacher import score
 from cascade_jax.types import Batch, Params, Sequence, TrainState, Weighted
 from cascade_jax.update import make_update
@@ -47,24 +47,28 @@ def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
             position=stream.get_state(),
             samples=_examples(context, rollouts),
         )
+        context.watch(broken_share(rollouts.metrics), int(state.step))
     return state
 
 
 def build_batch(stage: StageConfig, context: Context, rollouts: Rollouts) -> Batch:
-    """Advantages by group, spread over the sampled tokens; the overlong filter empties a mask, never a baseline."""
+    """Advantages by group, spread over the sampled tokens; the overlong filter empties a mask, never a baseline.
+
+    All segments of an episode have its one advantage.
+    """
     rewards = jnp.asarray(rollouts.rewards_PG)
     advantages = np.asarray(
         group_advantages(rewards, normalize_std=stage.rl.normalize_std, leave_one_out=stage.rl.leave_one_out)
     )
-    sequences: list[Sequence] = []
+    rows: list[Sequence] = []
     for group, group_advantage, group_reward in zip(rollouts.groups, advantages, rollouts.rewards_PG, strict=True):
         for sample, advantage, reward in zip(group.samples, group_advantage, group_reward, strict=True):
             filtered = stage.rl.overlong == "filter" and sample.truncated
             trained = not np.isnan(reward) and not filtered
-            sequences.append(sequence(group, sample, {"advantages": advantage}, trained=trained))
+            rows += sequences(group, sample, {"advantages": advantage}, trained=trained)
     if stage.rl.kl_coef > 0:
-        sequences = _with_reference(stage, context, sequences)
-    return pack_rows(sequences, stage.length, micro_batches=stage.micro_batches)
+        rows = _with_reference(stage, context, rows)
+    return pack_rows(rows, stage.length, micro_batches=stage.micro_batches)
 
 
 def policy_loss(

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from cascade_jax.config import ModelConfig, SamplingConfig, StageConfig
 from cascade_jax.data.pipeline import Plan, sft_batches
-from cascade_jax.data.rows import demonstration
+from cascade_jax.data.rows import demonstrated
 from cascade_jax.loss import sft_loss
 from cascade_jax.mesh import by_part
 from cascade_jax.seeding import derive
@@ -56,7 +56,7 @@ def render_rows(context: Context, domain: str) -> list[Sequence]:
     """The domain's demonstrations as token sequences, in the order of its rows, without those that fit no row."""
     sequences = []
     for row in context.domains[domain].rows["train"]:
-        messages = [*row.messages, demonstration(row)]
+        messages = [*row.messages, *demonstrated(row)]
         rendered = context.chat.render(messages, row.tools, thinking=context.domains[domain].thinking)
         sequences.append(Sequence(rendered.ids, rendered.trained))
     fitting = [sequence for sequence in sequences if len(sequence.ids) <= context.stage.length]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cascade_jax.advantage import group_advantages, informative_groups, overlong_penalty
+from cascade_jax.advantage import group_advantages, groups_above, informative_groups, overlong_penalty
 
 
 def by_definition(rewards, mask, *, normalize_std, leave_one_out, eps=1e-6):
@@ -90,3 +90,8 @@ def test_a_truncated_sample_keeps_its_place_in_the_baseline():
     penalised = overlong_penalty(rewards, truncated)
     np.testing.assert_array_equal(penalised, [[1.0, 1.0, 0.0, 1.0]])
     assert group_advantages(penalised)[0, 2] < 0 < group_advantages(penalised)[0, 0]
+
+
+def test_the_floor_of_a_group_is_exceeded_by_one_reward_or_not_at_all():
+    rewards = np.array([[0.5, 0.2], [0.51, 0.0], [np.nan, 0.3], [np.nan, 1.0], [np.nan, np.nan]], np.float32)
+    np.testing.assert_array_equal(groups_above(rewards, 0.5), [False, True, False, True, False])

@@ -1,4 +1,4 @@
-"""Episodes of several turns: their tokens are one chain, their randomness is their own, and nothing that breaks is a 0."""
+"""Episodes of several turns: their tokens are one chain, their randomness is their own, what breaks is never a 0."""
 
 import asyncio
 import dataclasses
@@ -89,11 +89,11 @@ def test_the_next_prompt_is_the_last_one_and_what_was_sampled(chat, role):
         assert prompts[i + 1][: len(start)].tolist() == start
     whole = [*group.prompt.ids, *sample.ids]
     assert whole == [*prompts[2], *written[2]] and sample.later == ()
-    assert sample.ids[sample.mask].tolist() == sum(written, [])
+    assert sample.ids[sample.mask].tolist() == [*written[0], *written[1], *written[2]]
     assert (sample.logprobs[sample.mask] < 0).all() and (sample.logprobs[~sample.mask] == 0).all()
     read = chat.tokenizer.decode(sample.ids[~sample.mask].tolist())
     assert "less" in read and "more" in read and "5" not in read
-    assert (sample.turns, sample.written, sample.stop_reason, sample.version) == (3, len(sum(written, [])), "stop", 7)
+    assert (sample.turns, sample.written, sample.stop_reason, sample.version) == (3, sum(map(len, written)), "stop", 7)
     assert sample.verdict == Verdict(1.0, {"turns": 3}) and sample.reply.content == "5"
     trajectory = environment.trajectories[0]
     assert trajectory.stop == "done" and [r.content for r in trajectory.replies] == ["9", "1", "5"]

@@ -20,7 +20,8 @@ that may lack.
   `check_problem` gives it, where it does not stand in a side file (`cascade_jax.data.problems`)
 * swe_repair (one turn): instance_id?; problem_statement?; relevant_file_contents? {path: text}; patch?, the gold one;
   FAIL_TO_PASS [str]; PASS_TO_PASS [str]; mode eval or repro-gen; test_files? {path: text}; test_patch?, repo?,
-  base_commit?, version?, setup_script?, test_script?, regression_script?; prompt?
+  repository? (a local folder or bundle of git), base_commit?, version?, setup_script?, test_script?,
+  regression_script?; prompt?
 * swe (several turns): the same without mode and relevant_file_contents; instance_id always; image? of a container;
   files? {path: text} and history? [{message, files}], a repository that is in the row
 * terminal: task_path?, a Harbor folder; or files? {path: text}, what would stand in it; question?

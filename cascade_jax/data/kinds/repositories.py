@@ -9,6 +9,7 @@ _SCRIPTS = ("setup_script", "test_script", "regression_script")
 _INSTANCE = (
     "instance_id",
     "repo",
+    "repository",
     "base_commit",
     "version",
     "problem_statement",
