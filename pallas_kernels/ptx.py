@@ -81,7 +81,10 @@ def read(path: Path) -> dict[str, Kernel]:
     """The kernels in a PTX file."""
     text = path.read_text()
     assembled = subprocess.run(
-        [str(assembler()), "-v", "-arch=sm_90a", str(path), "-o", os.devnull], capture_output=True, text=True, check=True
+        [str(assembler()), "-v", "-arch=sm_90a", str(path), "-o", os.devnull],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     instructions = {"wgmma": text.count("wgmma.mma_async"), "mma": text.count("mma.sync")}
     return {
