@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from cascade_jax.data.tasks import generate, oracle, wrong_answers
-from cascade_jax.reward import VERIFIERS
 from cascade_jax.reward.code import Code, last_block
 from cascade_jax.reward.competitive import Competitive, problem_score
 from cascade_jax.reward.sandbox import Limits
 from cascade_jax.reward.sandbox.checkers import read_result, same_tokens, same_values
-from cascade_jax.seeding import derive
 from cascade_jax.types import Verdict
 
 SECRET = secrets.token_hex(8)
@@ -30,7 +27,9 @@ def code(isolation: None) -> Iterator[Code]:
 
 @pytest.fixture
 def judged(code: Code, row: Callable, sample: Callable) -> Callable[..., Verdict]:
-    def run(source: str, inputs: list, outputs: list, *, fn_name: str | None = None, tag: str = "python", **fields: Any):
+    def run(
+        source: str, inputs: list, outputs: list, *, fn_name: str | None = None, tag: str = "python", **fields: Any
+    ):
         tests = {"inputs": inputs, "outputs": outputs, "fn_name": fn_name}
         answer = sample(f"Here it is.\n```{tag}\n{source}\n```\nThat is all.")
         return code.verify(row("code", unit_tests=tests, **fields), answer)
@@ -58,7 +57,8 @@ def test_stdin_style_stops_at_the_first_failure(judged: Callable):
 @pytest.mark.parametrize(
     "source",
     [
-        "import sys\ndef main():\n  n = int(sys.stdin.buffer.readline())\n  print(2 * n)\nif __name__ == '__main__':\n  main()",
+        "import sys\ndef main():\n  n = int(sys.stdin.buffer.readline())\n  print(2 * n)\n"
+        "if __name__ == '__main__':\n  main()",
         "import atexit\nn = int(input())\natexit.register(lambda: print(2 * n))",
         "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(2**26)\n"
         "threading.Thread(target=lambda: print(2 * int(input()))).start()",
@@ -97,9 +97,10 @@ FORGERIES = {
     "exits at import": "import sys\nsys.exit(0)",
     "exits at the end": "import atexit, os\natexit.register(os._exit, 0)",
     "markers": "print('OK\\nPASSED\\nran 0 no 0 0.1 0 0\\n1.0\\ntrue')",
-    "builtins": "import builtins\nfor n in ('print', 'len', 'open', 'exec', 'compile', 'isinstance', 'ValueError', 'float'):\n"
+    "builtins": "import builtins\nfor n in ('print', 'len', 'open', 'exec', 'isinstance', 'ValueError'):\n"
     "  setattr(builtins, n, lambda *a, **k: True)",
-    "json": "import json, sys, os, marshal\njson.loads = json.dumps = marshal.loads = marshal.dumps = lambda *a, **k: True\n"
+    "json": "import json, sys, marshal\n"
+    "json.loads = json.dumps = marshal.loads = marshal.dumps = lambda *a, **k: True\n"
     "class O:\n  def __eq__(s, o): return True\n  def __getattr__(s, n): return lambda *a, **k: s\nsys.stdout = O()",
     "descriptors": "import os\nline = b'ran 0 no 0 0.1 5 0\\nright'\n"
     "for fd in range(64):\n  try: os.write(fd, (len(line)).to_bytes(4, 'big') + line)\n  except OSError: pass",
@@ -112,11 +113,12 @@ FORGERIES = {
     "      try:\n        f = open(f'/proc/{p}/mem', 'rb'); f.seek(a); d = f.read(b - a)\n"
     "      except (OSError, OverflowError, ValueError): continue\n"
     "      for m in re.findall(rb'right[0-9a-f]{16}', d): print(m.decode())\n  except OSError: pass",
-    "files": "import os\nfor d, _, fs in os.walk('/'):\n  if d.startswith(('/usr', '/proc/')): continue\n"
+    "files": "import os\nfor d, _, fs in (x for top in ('/tmp', '/dev/shm', '/etc', '/var') for x in os.walk(top)):\n"
     "  for f in fs:\n    try: t = open(os.path.join(d, f), 'rb').read(99999)\n    except OSError: continue\n"
     "    i = t.find(b'right')\n    if i >= 0: print(t[i:i+21].decode())",
     "kills": "import os\nfor p in (os.getppid(), 1, -1):\n  try: os.kill(p, 9)\n  except OSError: pass",
-    "leaves one behind": "import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    while True: time.sleep(9)",
+    "leaves one behind": "import os, time\nif os.fork() == 0:\n  os.setsid()\n"
+    "  if os.fork() == 0:\n    while True: time.sleep(9)",
 }
 
 
@@ -130,13 +132,13 @@ def test_no_verdict_can_be_forged(judged: Callable, name: str):
 
 
 def test_limits_are_the_programs_fault(judged: Callable):
+    deaf = "import signal, time\nfor n in range(1, 32):\n  try: signal.signal(n, 1)\n  except OSError: pass\n"
     for source, failure in (
         ("while True: pass", "over the time limit"),
-        ("import signal, time\nfor n in range(1, 32):\n  try: signal.signal(n, signal.SIG_IGN)\n  except OSError: pass\n"
-         "time.sleep(60)", "over the time limit"),
+        (f"{deaf}time.sleep(60)", "over the time limit"),
         ("x = bytearray(2 << 30)", "MemoryError"),
         ("while True: print('x' * 99999)", "File too large"),
-    ):  # fmt: skip
+    ):
         verdict = judged(source, ["1"], ["1"], time_limit=1.0)
         assert verdict.reward == 0.0 and verdict.no_verdict is None and failure in verdict.info["failure"], verdict
 
