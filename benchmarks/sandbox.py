@@ -17,7 +17,7 @@ from functools import partial
 from absl import app, flags
 
 from cascade_jax.reward.sandbox.backend import chosen
-from cascade_jax.reward.sandbox.judge import Submission, Test, judge
+from cascade_jax.reward.sandbox.judge import Submission, Case, judge
 from cascade_jax.reward.sandbox.pool import SandboxPool
 
 FLAGS = flags.FLAGS
@@ -25,7 +25,7 @@ flags.DEFINE_integer("programs", 200, "short programs in each round")
 flags.DEFINE_integer("rounds", 5, "rounds, of which the median counts")
 
 _SOURCE = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
-_TESTS = [Test(f"{n}\n", f"{sum(i * i for i in range(n))}\n") for n in range(40)]
+_TESTS = [Case(f"{n}\n", f"{sum(i * i for i in range(n))}\n") for n in range(40)]
 
 
 def bare(python: str) -> bool:

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade_jax.reward.sandbox import SandboxBroken
-from cascade_jax.reward.sandbox.backend import chosen
 from cascade_jax.types import Group, Prompt, Reply, Row, Sample, ToolCall
 
 
@@ -36,12 +34,3 @@ def group() -> Callable[..., Group]:
         return Group(Prompt(np.zeros(1, np.int32), row, "domain"), samples)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def isolation() -> None:
-    """Skips where this machine has no sandbox that isolates."""
-    try:
-        chosen()
-    except SandboxBroken as error:
-        pytest.skip(f"needs a sandbox: {error}")
