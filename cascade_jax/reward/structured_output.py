@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cascade_jax.reward.document import DocumentError, bounded, parse
-from cascade_jax.reward.tool_call import same_value
+from cascade_jax.reward.tool_call import format_fault, same_value
 from cascade_jax.reward.verdict import Verdict, reply_of, unanswered, unjudged, wrong
 from cascade_jax.types import Row, Sample, ToolCall
 
@@ -60,8 +60,8 @@ class StructuredOutput:
     def _payload(self, row: Row, sample: Sample, schema: Mapping[str, Any]) -> Any:
         reply = reply_of(sample)
         if row.fields.get("response_mode", "text") == "tool_call":
-            if reply.malformed is not None:
-                raise DocumentError(f"malformed reply, {reply.malformed}")
+            if (fault := format_fault(reply)) is not None:
+                raise DocumentError(f"malformed reply, {fault}")
             value = _tool_payload(reply.tool_calls, row.fields.get("tool_name"), row.fields.get("tool_payload_key"))
         else:
             text = _without_fence(reply.content) if self.strip_fence else reply.content
