@@ -1,0 +1,112 @@
+"""The tables of the workplace: what a tool reads and changes, and when two end states are the same."""
+
+import csv
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cascade_jax.environment.workplace.made import make_tables
+
+Record = dict[str, str]
+Tables = Mapping[str, Sequence[Record]]
+
+NOW = "2023-11-30 23:59:00"  # the system message of the published rows says so
+# The first column of a table that tools change is its id.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "emails": ("email_id", "inbox/outbox", "sender/recipient", "subject", "sent_datetime", "body"),
+    "events": ("event_id", "event_name", "participant_email", "event_start", "duration"),
+    "visits": (
+        *("date_of_visit", "visitor_id", "page_views", "session_duration_seconds", "traffic_source", "user_engaged"),
+    ),
+    "plots": ("plot_id", "file_path"),
+    "tasks": ("task_id", "task_name", "assigned_to_email", "list_name", "due_date", "board"),
+    "customers": (
+        *("customer_id", "assigned_to_email", "customer_name", "customer_email", "customer_phone"),
+        *("last_contact_date", "product_interest", "status", "follow_up_by", "notes"),
+    ),
+    "directory": ("email_address",),
+}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "list_name": ("Backlog", "In Progress", "In Review", "Completed"),
+    "board": ("Back end", "Front end", "Design"),
+    "status": ("Qualified", "Won", "Lost", "Lead", "Proposal"),
+    "product_interest": ("Software", "Hardware", "Services", "Consulting", "Training"),
+}
+_CHANGING = ("emails", "events", "plots", "tasks", "customers")
+_CASE_MATTERS = ("list_name", "board", "status")
+_FILES = {  # of NeMo-Gym's workplace_assistant, under csv_data
+    "emails": "processed/emails.csv",
+    "events": "processed/calendar_events.csv",
+    "visits": "processed/analytics_data.csv",
+    "tasks": "processed/project_tasks.csv",
+    "customers": "processed/customer_relationship_manager_data.csv",
+    "directory": "raw/email_addresses.csv",
+}
+
+
+class Database:
+    """A copy of the tables that one episode reads and changes."""
+
+    def __init__(self, tables: Tables) -> None:
+        """ValueError: a table or a column that the workplace does not have, or an id that is no number.
+
+        What is left out is empty.
+        """
+        for name, records in tables.items():
+            unknown = {key for record in records for key in record} - set(COLUMNS.get(name, ()))
+            if name not in COLUMNS or unknown:
+                raise ValueError(f"table {name!r} or its columns {sorted(unknown)} are unknown; allowed are {COLUMNS}")
+        self.tables: dict[str, list[Record]] = {
+            name: [{key: record.get(key, "") for key in columns} for record in tables.get(name, ())]
+            for name, columns in COLUMNS.items()
+        }
+        self._created: set[tuple[str, str]] = set()
+        self._last = {
+            name: max((int(row[COLUMNS[name][0]]) for row in self.tables[name]), default=0) for name in _CHANGING
+        }
+
+    def get(self, table: str, key: str) -> Record | None:
+        """The record of this id."""
+        return next((record for record in self.tables[table] if record[COLUMNS[table][0]] == key), None)
+
+    def add(self, table: str, **values: str) -> str:
+        """The id of the new record, which no record ever had before."""
+        self._last[table] += 1
+        key = str(self._last[table]).zfill(8)
+        self._created.add((table, key))
+        self.tables[table].append(dict.fromkeys(COLUMNS[table], "") | values | {COLUMNS[table][0]: key})
+        return key
+
+    def remove(self, table: str, record: Record) -> None:
+        self.tables[table].remove(record)
+
+    def end_state(self) -> dict[str, Counter]:
+        """Equal for the same records: the order in which new ones were made, and so their ids, does not matter.
+
+        Nor does the case of letters, except in columns like a status, which are chosen out of a list.
+        """
+        return {name: Counter(self._comparable(name, record) for record in self.tables[name]) for name in _CHANGING}
+
+    def _comparable(self, table: str, record: Record) -> tuple[str, ...]:
+        key, *columns = COLUMNS[table]
+        created = (table, record[key]) in self._created
+        values = (record[name] if name in _CASE_MATTERS else record[name].casefold() for name in columns)
+        return ("" if created else record[key], *values)
+
+
+@functools.lru_cache(maxsize=8)
+def base_tables(folder: str, seed: int) -> Tables:
+    """NeMo-Gym's tables out of its folder csv_data, or a small workplace of our own where `folder` is empty.
+
+    Nobody may change them. FileNotFoundError, or ValueError where a file has other columns.
+    """
+    if not folder:
+        return make_tables(seed)
+    tables: dict[str, Sequence[Record]] = {}
+    for name, path in _FILES.items():
+        with (Path(folder) / path).open(newline="", encoding="utf-8") as file:
+            header = COLUMNS[name] if name == "directory" else None  # that file has no header
+            tables[name] = list(csv.DictReader(file, fieldnames=header))
+    Database(tables)
+    return tables
