@@ -1,9 +1,11 @@
 """Right calls for BFCL's items, made out of its possible answers, which list for each argument what is allowed."""
 
+import ast
 import json
 from typing import Any
 
 from cascade_jax.types import Row, ToolCall
+from evals.bfcl_turns import _tools
 
 
 def gold_calls(row: Row) -> list[ToolCall]:
@@ -57,3 +59,20 @@ def _java(value: Any, declared: dict[str, Any]) -> str:
 
 def _javascript(value: Any, declared: dict[str, Any]) -> str:
     return f"{value}n" if declared["type"] == "Bigint" else json.dumps(value)
+
+
+def gold_turns(row: Row) -> list[list[ToolCall]]:
+    """The right calls of each request of a multi-turn item, whose answers are Python text."""
+    return [[_parsed(text, row) for text in texts] for texts in row.fields["ground_truth"]]
+
+
+def _parsed(text: str, row: Row) -> ToolCall:
+    call = ast.parse(text, mode="eval").body
+    names = [
+        name
+        for tool in _tools(row.fields["item"])
+        if tool["function"]["name"] == call.func.id
+        for name in tool["function"]["parameters"]["properties"]
+    ]
+    values = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
+    return ToolCall(call.func.id, values | {word.arg: ast.literal_eval(word.value) for word in call.keywords})
