@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from cascade_jax.config import SamplingConfig
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.rows import parse_row, to_record
 from cascade_jax.data.tasks import train_tokenizer, workplace
@@ -20,7 +21,9 @@ from cascade_jax.environment.workplace.tables import COLUMNS, Database, base_tab
 from cascade_jax.environment.workplace.tool import ToolError
 from cascade_jax.environment.workplace.tools import OFFERED, TOOLS, run
 from cascade_jax.rollout.environment import Trajectory
-from cascade_jax.types import Reply, Row, Sample, ToolCall
+from cascade_jax.rollout.episode import make_prompt
+from cascade_jax.rollout.episodes import run_episodes
+from cascade_jax.types import Group, Reply, Row, Sample, ToolCall
 
 LEVELS = (0, 1, 2, 3)
 CRM = "customer_relationship_manager"
@@ -358,8 +361,12 @@ def test_generated_rows(level):
             assert tool["function"] == offered
 
 
-def test_generated_rows_are_small(tmp_path):
-    chat = Chat(train_tokenizer(tmp_path / "tokenizer.model"))
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    return Chat(train_tokenizer(tmp_path_factory.mktemp("workplace") / "tokenizer.model"))
+
+
+def test_generated_rows_are_small(chat):
     assert len(workplace.oracle(*generated(1, 0)[::2])) == 5  # two turns that call, and the word at the end
     for level in LEVELS:
         for seed in range(20):
@@ -376,3 +383,50 @@ def test_the_same_prompt_has_the_same_tables():
         row = dataclasses.replace(row, id="")
         assert by_prompt.setdefault(json.dumps([row.messages, row.tools]), row) == row
     assert len(by_prompt) > 400
+
+
+class Reciting:
+    """An engine that writes the turns of prepared conversations, one conversation for each place."""
+
+    def __init__(self, turns):
+        self.turns = [iter(one) for one in turns]
+
+    def generate(self, prompts, sampling, *, samples_per_prompt, seed):
+        written = [next(self.turns[prompt.place]) for prompt in prompts]
+        zeros = [np.zeros(len(ids), np.float32) for ids in written]
+        ones = [np.ones(len(ids), bool) for ids in written]
+        return [
+            Group(prompt, (Sample(ids, logprobs, mask, "stop", 0),))
+            for prompt, ids, logprobs, mask in zip(prompts, written, zeros, ones, strict=True)
+        ]
+
+
+def test_token_by_token_an_episode_is_the_conversation_as_it_is_rendered(chat):
+    """The oracle's turns, sampled one by one in real episodes, give the demonstration's ids and the full reward."""
+    cases = [generated(level, seed) for level in LEVELS for seed in range(5)]
+    rendered = [
+        chat.render([*row.messages, *workplace.oracle(content, rng)], row.tools, thinking=False)
+        for content, row, rng in cases
+    ]
+    turns = []
+    for ids, trained in rendered:
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], trained, [0]])))
+        turns.append([ids[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)])
+    prompts = [make_prompt(chat, row, "workplace", thinking=False) for _, row, _ in cases]
+    groups = run_episodes(
+        Reciting(turns),
+        chat,
+        {"workplace": Workplace()},
+        prompts,
+        SamplingConfig(max_tokens=64),
+        thinking={"workplace": False},
+        longest=256,
+        samples_per_prompt=1,
+        seed=0,
+    )
+    for (ids, trained), group, own in zip(rendered, groups, turns, strict=True):
+        [sample] = group.samples
+        assert sample.verdict.reward == 1.0 and sample.turns == len(own) and sample.later == ()
+        whole = np.concatenate([group.prompt.ids, sample.ids])
+        assert whole.tolist() == ids[: len(whole)].tolist()
+        assert sample.mask.tolist() == trained[len(group.prompt.ids) : len(whole)].tolist()
