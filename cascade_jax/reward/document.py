@@ -164,10 +164,12 @@ def _typed(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
         return {key: _typed(inner, _at(views, key), root) for key, inner in value.items()}
     if "array" in kinds:
         items = {"anyOf": [view["items"] for view in views if "items" in view]}
+        if value is None:
+            return []
         if isinstance(value, dict) and len(value) == 1:  # <tags><tag>a</tag><tag>b</tag></tags>
             (key, inside), *_ = value.items()
             value = value if _at(_views(items, root), key)["anyOf"] else inside
-        values = value if isinstance(value, list) else [] if value is None else [value]
+        values = value if isinstance(value, list) else [value]
         return [_typed(inner, items, root) for inner in values]
     if value is None or value == "":
         return None if "null" in kinds else "" if "string" in kinds else value
