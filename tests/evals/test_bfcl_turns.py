@@ -86,13 +86,13 @@ def test_tools_that_come_later_are_refused_before_and_described_when_they_come()
     late = ToolCall("sort", {"file_name": "final_report.pdf"})
     assert "sort" not in [tool["function"]["name"] for tool in row.tools]
     seen = play(row, [[late], [], [], [late], []])[0]
-    assert seen[0].messages[0]["content"] == "Error: there is no such tool"
+    assert seen[0].messages[0]["content"] == "Error: there is no such call"
     told = [
         m["content"] for one in seen for m in one.messages if m["role"] == "user" and '"name": "sort"' in m["content"]
     ]
     assert len(told) == 1
     results = [m["content"] for one in seen for m in one.messages if m["role"] == "tool"]
-    assert len(results) == 2 and "no such tool" not in results[1]
+    assert len(results) == 2 and "no such call" not in results[1]
 
 
 def test_arguments_are_literals_and_never_code(tmp_path):
@@ -108,3 +108,14 @@ def test_arguments_are_literals_and_never_code(tmp_path):
     seen, verdict = play(row, [attacks])
     assert len(seen[0].messages) == len(attacks) and verdict.reward == 0.0
     assert not target.exists()
+
+
+def test_sums_that_would_take_for_ever_are_refused():
+    row = next(row for row in rows(["multi_turn_base"]) if "MathAPI" in row.fields["item"]["involved_classes"])
+    calls = [
+        ToolCall("power", {"base": 10, "exponent": 10**10}),
+        ToolCall("logarithm", {"value": 2, "base": 10, "precision": 10**9}),
+        ToolCall("power", {"base": 2, "exponent": 10}),
+    ]
+    results = [message["content"] for message in play(row, [calls])[0][0].messages]
+    assert results == ["Error: there is no such call"] * 2 + ['{"result": 1024}']
