@@ -17,7 +17,7 @@ from cascade_jax.data.tasks import train_tokenizer, workplace
 from cascade_jax.environment import ENVIRONMENTS
 from cascade_jax.environment.workplace import Workplace
 from cascade_jax.environment.workplace.made import make_tables
-from cascade_jax.environment.workplace.tables import COLUMNS, Database, base_tables
+from cascade_jax.environment.workplace.tables import COLUMNS, Database, base_tables, complete
 from cascade_jax.environment.workplace.tool import ToolError
 from cascade_jax.environment.workplace.tools import OFFERED, TOOLS, run
 from cascade_jax.rollout.environment import Trajectory
@@ -176,16 +176,13 @@ def test_the_end_state_counts_and_not_the_way_there():
 
 
 def test_columns_like_a_status_are_compared_with_their_case():
-    base = {"tasks": [{"task_id": "1", "task_name": "Fix", "list_name": "Backlog"}]}
+    tables = complete({"tasks": [{"task_id": "1", "task_name": "Fix", "list_name": "Backlog"}]})
     states = []
-    for column, value in [
-        ("task_name", "FIX"),
-        ("task_name", "fix"),
-        ("list_name", "backlog"),
-        ("list_name", "Backlog"),
-    ]:
-        states.append(Database({"tasks": [{**base["tasks"][0], column: value}]}).end_state())
-    assert states[0] == states[1] == states[3] != states[2]
+    for values in ({}, {"task_name": "FIX"}, {"list_name": "Backlog"}, {"list_name": "backlog"}, {"task_name": "Mix"}):
+        database = Database(tables)
+        database.change("tasks", database.get("tasks", "1"), **values)
+        states.append(database.end_state())
+    assert states[0] == states[1] == states[2] and states[0] != states[3] != states[4] != states[0]
 
 
 def test_errors_go_back_to_the_model_which_may_try_again():
@@ -274,6 +271,7 @@ def test_an_empty_answer_is_wrong_and_a_bad_row_is_no_verdict():
         row_of(),
         row_of(TASK, tables={"cats": []}),
         row_of(TASK, tables={"tasks": [{"task_id": "x"}]}),
+        row_of(TASK, tables={"tasks": [{"task_id": 7}]}),
         Row("row", "workplace", (), fields={"ground_truth": "not JSON"}),
         Row("row", "workplace", (), fields={"ground_truth": [7]}),
         Row("row", "workplace", (), fields={}),
@@ -302,13 +300,14 @@ def test_tables_come_from_the_files_of_nemo_gym_too(tmp_path):
             writer.writeheader()
             writer.writerows(tables[name])
     (tmp_path / "raw/email_addresses.csv").write_text("".join(f"{r['email_address']}\n" for r in tables["directory"]))
-    assert base_tables(str(tmp_path), 0) == tables
+    assert base_tables(str(tmp_path), 0) == tables | {"plots": []}
     assert Workplace(folder=str(tmp_path)).verify(row_of(SEND), sample_of(SEND)).reward == 1.0
 
 
 def test_episodes_do_not_see_each_other_in_threads_nor_in_one_loop():
     environment, row = Workplace(), row_of(SEND, GONE)
     samples = [sample_of(SEND, GONE), sample_of(GONE)] * 50
+    before = json.dumps(base_tables("", 0))
     with ThreadPoolExecutor(8) as pool:
         rewards = list(pool.map(lambda sample: environment.verify(row, sample).reward, samples))
     assert rewards == [1.0, 0.0] * 50
@@ -320,6 +319,7 @@ def test_episodes_do_not_see_each_other_in_threads_nor_in_one_loop():
         return [(await one.verdict(Trajectory((), (), "done"))).reward for one in episodes]
 
     assert asyncio.run(all_at_once()) == [1.0, 0.0] * 10
+    assert json.dumps(base_tables("", 0)) == before
 
 
 def generated(level, seed):

@@ -35,7 +35,7 @@ def _delete(db: Database, event_id: str) -> str:
 
 
 def _update(db: Database, event_id: str, field: str, new_value: str) -> str:
-    record_of(db, "events", event_id)[field] = _checked(field, new_value)
+    db.change("events", record_of(db, "events", event_id), **{field: _checked(field, new_value)})
     return "Event updated."
 
 

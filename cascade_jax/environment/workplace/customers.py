@@ -28,7 +28,7 @@ def _search(db: Database, page: int = 1, page_size: int = 5, **wanted: str) -> d
 
 def update(db: Database, customer_id: str, field: str, new_value: str) -> str:
     """Changes one field of a customer."""
-    record_of(db, "customers", customer_id)[field] = _checked(field, new_value)
+    db.change("customers", record_of(db, "customers", customer_id), **{field: _checked(field, new_value)})
     return "Customer updated."
 
 

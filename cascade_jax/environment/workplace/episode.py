@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cascade_jax.environment.workplace.tables import Database, Tables, base_tables
+from cascade_jax.environment.workplace.tables import Database, Tables, base_tables, complete
 from cascade_jax.environment.workplace.tool import ToolError
 from cascade_jax.environment.workplace.tools import OFFERED, run
 from cascade_jax.reward.tool_call import format_fault, malformed, matching, same_value
@@ -53,7 +53,7 @@ class Workplace:
 
     def _tables(self, row: Row) -> Tables:
         tables = row.fields.get("tables")
-        return base_tables(self.folder, self.seed) if tables is None else tables
+        return base_tables(self.folder, self.seed) if tables is None else complete(tables)
 
 
 class WorkplaceEpisode:
@@ -105,12 +105,13 @@ class WorkplaceEpisode:
             return unjudged(f"the row's calls cannot be run: {error}")
         if self._fault is not None:
             return malformed(self._fault, self._penalty)
-        found, start = self._database.end_state(), Database(self._tables).end_state()
+        found = self._database.end_state()
         different = [table for table in wanted if wanted[table] != found[table]]
         components = {"calls": float(len(self._made)), "errors": float(self._errors)}
         if different:
             return Verdict(0.0, components, {"reason": f"the end state differs in {', '.join(different)}"})
-        if wanted == start and matching(gold, self._made, _same_call) < len(gold):
+        unchanged = not any(gone or changed for gone, changed in wanted.values())
+        if unchanged and matching(gold, self._made, _same_call) < len(gold):
             return wrong("the row asks for lookups alone, and not all of them were made")
         return Verdict(1.0, components)
 

@@ -24,7 +24,7 @@ def _delete(db: Database, task_id: str) -> str:
 
 
 def _update(db: Database, task_id: str, field: str, new_value: str) -> str:
-    record_of(db, "tasks", task_id)[field] = _checked(db, field, new_value)
+    db.change("tasks", record_of(db, "tasks", task_id), **{field: _checked(db, field, new_value)})
     return "Task updated."
 
 
