@@ -16,8 +16,9 @@ from cascade_jax.data.rows import parse_row, to_record
 from cascade_jax.data.tasks import train_tokenizer, workplace
 from cascade_jax.environment import ENVIRONMENTS
 from cascade_jax.environment.workplace import Workplace
+from cascade_jax.environment.workplace.columns import COLUMNS
 from cascade_jax.environment.workplace.made import make_tables
-from cascade_jax.environment.workplace.tables import COLUMNS, Database, base_tables, complete
+from cascade_jax.environment.workplace.tables import Database, base_tables, complete
 from cascade_jax.environment.workplace.tool import ToolError
 from cascade_jax.environment.workplace.tools import OFFERED, TOOLS, run
 from cascade_jax.rollout.environment import Trajectory

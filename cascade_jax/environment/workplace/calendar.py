@@ -3,7 +3,8 @@
 from datetime import datetime
 from typing import Any
 
-from cascade_jax.environment.workplace.tables import COLUMNS, Database
+from cascade_jax.environment.workplace.columns import COLUMNS
+from cascade_jax.environment.workplace.tables import Database
 from cascade_jax.environment.workplace.tool import PAGES, Tool, ToolError, address, page_of, record_of, text
 
 

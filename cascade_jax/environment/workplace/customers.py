@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from cascade_jax.environment.workplace.tables import CHOICES, COLUMNS, Database, Record
+from cascade_jax.environment.workplace.columns import CHOICES, COLUMNS
+from cascade_jax.environment.workplace.tables import Database, Record
 from cascade_jax.environment.workplace.tool import PAGES, Tool, ToolError, page_of, record_of, text
 
 _CONTAINED = ("customer_name", "customer_email", "product_interest", "status", "assigned_to_email")

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from cascade_jax.environment.workplace.tables import COLUMNS, NOW, Database
+from cascade_jax.environment.workplace.columns import COLUMNS, NOW
+from cascade_jax.environment.workplace.tables import Database
 from cascade_jax.environment.workplace.tool import PAGES, Tool, ToolError, address, page_of, record_of, text
 
 

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from cascade_jax.environment.workplace.columns import CHOICES
 from cascade_jax.seeding import derive
 
 _FIRST = ("ada", "boris", "chloe", "dana", "emil", "farah", "goran", "hana", "ivo", "jun", "kofi", "lucia")
@@ -18,10 +19,6 @@ _WORK = (
     "Clean logs",
 )
 _COMPANIES = ("northlake", "bluepine", "ironbridge", "sunfield", "greyharbor", "redwillow")
-_LISTS = ("Backlog", "In Progress", "In Review", "Completed")
-_BOARDS = ("Back end", "Front end", "Design")
-_STATUS = ("Qualified", "Won", "Lost", "Lead", "Proposal")
-_PRODUCTS = ("Software", "Hardware", "Services", "Consulting", "Training")
 _SOURCES = ("direct", "referral", "search engine", "social media")
 _START = datetime(2023, 10, 1, 9)
 
@@ -79,9 +76,9 @@ def make_tables(seed: int) -> dict[str, list[dict[str, str]]]:
                 "task_id": key,
                 "task_name": one(_WORK),
                 "assigned_to_email": one(people),
-                "list_name": one(_LISTS),
+                "list_name": one(CHOICES["list_name"]),
                 "due_date": str(moment(days=75).date()),
-                "board": one(_BOARDS),
+                "board": one(CHOICES["board"]),
             }
             for key in ids(40)
         ],
@@ -99,8 +96,8 @@ def _customer(key: str, rng: np.random.Generator, people: list[str]) -> dict[str
         "customer_email": f"{first}.{last}@{company}.com",
         "customer_phone": f"555-{rng.integers(1000, 10_000)}",
         "last_contact_date": str(contact.date()),
-        "product_interest": str(rng.choice(_PRODUCTS)),
-        "status": str(rng.choice(_STATUS)),
+        "product_interest": str(rng.choice(CHOICES["product_interest"])),
+        "status": str(rng.choice(CHOICES["status"])),
         "follow_up_by": str((contact + timedelta(days=int(rng.integers(5, 30)))).date()),
         "notes": f"{contact.date()}: Had a call.",
     }

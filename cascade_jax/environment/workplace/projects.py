@@ -1,6 +1,7 @@
 """Tools on the table of project tasks."""
 
-from cascade_jax.environment.workplace.tables import CHOICES, COLUMNS, Database, Record
+from cascade_jax.environment.workplace.columns import CHOICES, COLUMNS
+from cascade_jax.environment.workplace.tables import Database, Record
 from cascade_jax.environment.workplace.tool import Tool, ToolError, address, record_of, text
 
 
