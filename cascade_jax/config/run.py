@@ -60,8 +60,9 @@ class DomainConfig:
     validation: SourceConfig
     test: SourceConfig | None = None
     thinking: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the domain's verifier, or of its comparisons
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of its verifier, environment, or comparisons
     judge: JudgeConfig | None = None  # None: the run's
+    environment: str = ""  # one of cascade_jax.environment.ENVIRONMENTS, in place of what the rows' kind would take
 
 
 @dataclass(frozen=True)
