@@ -81,6 +81,8 @@ def turns(output: Sequence[Item]) -> list[list[Item]]:
 
 
 def _reply(items: Sequence[Item]) -> Reply:
+    if all(item.get("type", "message") == "message" for item in items) and not _text(items):
+        return Reply("")
     try:
         messages = chat.parse_messages(list(items))
     except ValueError as error:  # such as two thoughts, or arguments that are no JSON: the assistant's own fault
@@ -94,5 +96,6 @@ def _reply(items: Sequence[Item]) -> Reply:
 
 
 def _text(items: Sequence[Item]) -> str:
-    parts = [part for item in items for part in item.get("content") or () if isinstance(part, Mapping)]
-    return "".join(str(part.get("text", "")) for part in parts)
+    contents = [item.get("content") or "" for item in items]
+    parts = [[content] if isinstance(content, str) else content for content in contents]
+    return "".join(p if isinstance(p, str) else str(p.get("text", "")) for some in parts for p in some)
