@@ -96,7 +96,9 @@ def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[d
 
         ready = {}
         for name, domain in domains.items():
-            if domain.kind == "preference":
+            if domain.environment is not None:
+                pass  # it judges by itself
+            elif domain.kind == "preference":
                 domain = dataclasses.replace(domain, comparer=client(domain))
             elif domain.kind in JUDGED or getattr(domain.verifier, "grading", "") == "judge":
                 verifier = dataclasses.replace(domain.verifier, judge=client(domain).endpoint)
