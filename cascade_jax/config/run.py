@@ -12,7 +12,7 @@ from cascade_jax.config.stage import SamplingConfig, StageConfig
 class SourceConfig:
     """Where rows come from. `kind` picks the reader; `path`: a file or data set directory; `task`: a generated task."""
 
-    kind: Literal["generated", "jsonl", "parquet", "tfds", "ifbench"] = "generated"
+    kind: Literal["generated", "jsonl", "parquet", "tfds", "ifbench", "verifiers"] = "generated"
     path: str = ""
     task: str = ""
     rows: int = 0  # how many to take; 0 takes all that a file has
