@@ -27,18 +27,17 @@ class Taskset:
     harness_settings: dict[str, Any] = field(default_factory=dict)
     seconds: float = 1800.0
     resources: tuple[str, ...] = ("verifiers",)
-    loaded: dict[str, Any] = field(default_factory=dict, repr=False)  # tasksets that were asked for
+    found: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)  # tasks that were asked for
 
     def __post_init__(self) -> None:
         require(self.turns > 0, f"settings.turns={self.turns} must be positive.")
         require(self.seconds > 0, f"settings.seconds={self.seconds} must be positive.")
 
     def episode(self, row: Row, *, seed: int) -> "AgentRun":
-        name, index = row.fields["taskset"], row.fields["index"]
-        if name not in self.loaded:
-            self.loaded[name] = load_taskset(name)
-        [task] = self.loaded[name].include(idx=[str(index)])
-        return AgentRun(self, task)
+        place = (row.fields["taskset"], row.fields["index"])
+        if place not in self.found:
+            [self.found[place]] = load_taskset(place[0]).include(idx=[str(place[1])])
+        return AgentRun(self, self.found[place])
 
 
 class AgentRun:

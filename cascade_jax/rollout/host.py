@@ -28,9 +28,10 @@ CLOSE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Broken:
-    """A call that failed on our side: no verdict, with this reason."""
+    """A call that failed on our side: no verdict, with this reason. Not `alarming`: a row that does not fit."""
 
     reason: str
+    alarming: bool = True
 
 
 class Host:
@@ -141,7 +142,7 @@ async def _gathered(calls: Sequence[Awaitable[T]]) -> list[T]:
 def checked(given: Any) -> Verdict:
     """What an environment said, or no verdict where that is none."""
     if isinstance(given, Broken):
-        return Verdict(math.nan, no_verdict=given.reason)
+        return Verdict(math.nan, {} if given.alarming else {"masked": 1.0}, no_verdict=given.reason)
     if not isinstance(given, Verdict):
         return Verdict(math.nan, no_verdict=f"the environment gave a {type(given).__name__} for a verdict")
     if given.no_verdict is None and not math.isfinite(given.reward):

@@ -15,12 +15,12 @@ import pytest
 
 from cascade_jax.config import ConfigError
 from cascade_jax.data.chat import Chat
-from cascade_jax.data.rows import to_record
+from cascade_jax.data.rows import parse_row, to_record
 from cascade_jax.data.tasks import generate, oracle, train_tokenizer, wrong_answers
 from cascade_jax.environment.nemo_gym import server as gym
 from cascade_jax.environment.nemo_gym.agents import AgentServer, run_agents
 from cascade_jax.environment.nemo_gym.resources import ResourcesServer
-from cascade_jax.environment.nemo_gym.responses import output_items, replies, reply_items, response
+from cascade_jax.environment.nemo_gym.responses import output_items, record, replies, reply_items, response
 from cascade_jax.reward import VERIFIERS
 from cascade_jax.rollout.environment import Observation, Trajectory
 from cascade_jax.rollout.host import Host
@@ -411,3 +411,27 @@ def test_a_host_is_used_by_many_threads_at_once():
         for thread in threads:
             thread.join()
     assert [verdict.reward for verdict in found] == [1.0] * 19 and safe.closed == 19
+
+
+def test_what_is_sent_has_every_field_that_the_contract_requires():
+    """As the models of NeMo-Gym 0.4.0 have it: the fields without a default of a Response, its items and its tools."""
+    row = safe_row(5)
+    sent = record(row)
+    assert parse_row(sent, where="x") == row
+    said = (Reply("a", "b", (ToolCall("dial", {"number": 3}),)), Reply("c"))
+    tool = {"role": "tool", "content": "{}", "tool_call_id": ""}
+    whole = response(output_items(Trajectory(said, (Observation((tool,)),), "done")), tools=row.tools)
+    assert {"id", "created_at", "model", "object", "output", "parallel_tool_calls", "tool_choice", "tools"} <= set(
+        whole
+    )
+    for one in (*whole["tools"], *sent["responses_create_params"]["tools"]):
+        assert {"type", "name", "parameters", "strict"} <= set(one)
+    needed = {
+        "reasoning": {"id", "summary"},
+        "message": {"id", "content", "role", "status"},
+        "function_call": {"arguments", "call_id", "name"},
+        "function_call_output": {"call_id", "output"},
+    }
+    assert [item["type"] for item in whole["output"]] == [*needed, "message"]
+    for item in whole["output"]:
+        assert needed[item["type"]] <= set(item)

@@ -116,6 +116,16 @@ def test_a_context_that_is_full_ends_the_episode(chat):
     assert len(trajectory.observations) == len(trajectory.replies) - 1
 
 
+def test_a_row_that_opens_too_long_is_left_out_and_no_alarm(chat):
+    environment = Guessing()
+    long = dataclasses.replace(guess_row(5), messages=({"role": "user", "content": "Name 5. " * 50},))
+    long_one, other = run(Scripted(chat, (), says("5")), chat, environment, [long, guess_row(5)], longest=100)
+    assert other.samples[0].verdict.reward == 1.0
+    [sample] = long_one.samples
+    assert "more than the longest prompt of 100" in sample.verdict.no_verdict and sample.verdict.components["masked"]
+    assert environment.closed == environment.opened
+
+
 def test_samples_depend_on_seed_row_and_sample_alone(chat, engine):
     """Whatever the other episodes do: of two rows in one call, each is as it is when the other one ends at once."""
     rows = [guess_row(5, "a"), guess_row(7, "b")]

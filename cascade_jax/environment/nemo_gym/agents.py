@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from cascade_jax.config.build import require
-from cascade_jax.data.rows import to_record
 from cascade_jax.environment.nemo_gym.calls import Rebuilt, calls_of, rebuild
-from cascade_jax.environment.nemo_gym.responses import replies
+from cascade_jax.environment.nemo_gym.responses import record, replies
 from cascade_jax.environment.nemo_gym.wire import ServerFailed, Session, checked_url, verdict_of
 from cascade_jax.rollout.event_loop import event_loop
 from cascade_jax.types import Group, Prompt, Sample, Verdict
@@ -81,8 +80,8 @@ async def _run(server: AgentServer, prompt: Prompt, number: int, free: asyncio.S
         async with free:
             session = Session(server.url.rstrip("/"), seconds=server.seconds)
             try:
-                record = {**to_record(prompt.row), "_ng_rollout_index": number}
-                answer = await session.post_for_object("/run", record)
+                asked = {**record(prompt.row), "_ng_rollout_index": number}
+                answer = await session.post_for_object("/run", asked)
             finally:
                 await session.close()
         verdict = verdict_of(answer, where)

@@ -4,8 +4,7 @@ import json
 from dataclasses import dataclass
 
 from cascade_jax.config.build import require
-from cascade_jax.data.rows import to_record
-from cascade_jax.environment.nemo_gym.responses import output_items, response
+from cascade_jax.environment.nemo_gym.responses import output_items, record, response
 from cascade_jax.environment.nemo_gym.wire import Session, checked_url, verdict_of
 from cascade_jax.rollout.environment import Message, Observation, Opening, Trajectory
 from cascade_jax.types import Reply, Row, ToolCall, Verdict
@@ -36,7 +35,7 @@ class ServerEpisode:
 
     def __init__(self, server: ResourcesServer, row: Row) -> None:
         self._where = f"{server.url.rstrip('/')}/verify"
-        self._row, self._record = row, to_record(row)
+        self._row, self._record = row, record(row)
         self._session = Session(server.url.rstrip("/"), seconds=server.seconds)
         self._tools = {tool["function"]["name"] for tool in row.tools} - RESERVED
         self._calls = 0

@@ -5,10 +5,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascade_jax.data import messages as chat
+from cascade_jax.data.rows import to_record
 from cascade_jax.rollout.environment import Trajectory
-from cascade_jax.types import Reply, ToolCall
+from cascade_jax.types import Reply, Row, ToolCall
 
 Item = dict[str, Any]
+
+
+def record(row: Row) -> dict[str, Any]:
+    """The row as it is sent: NeMo-Gym wants every column of a tool, also those that say nothing."""
+    written = to_record(row)
+    asked = written.get("responses_create_params", {})
+    if tools := asked.get("tools"):
+        written["responses_create_params"] = {**asked, "tools": [{"strict": None, **tool} for tool in tools]}
+    return written
 
 
 def response(items: Sequence[Item], *, tools: Sequence[Mapping[str, Any]] = (), cut_off: bool = False) -> Item:
