@@ -26,7 +26,7 @@ COLUMNS = {
 GRADING = {
     "instruction_following": ("binary", "fraction"),
     "mcqa": ("strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon", "lenient_answer_colon_md"),
-    "long_context": ("all", "any", "graph_f1"),
+    "long_context": ("graph_f1", "all", "any"),
 }
 _SCHEMA_TYPES = ("json", "yaml", "xml", "toml", "csv")
 
