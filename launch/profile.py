@@ -81,11 +81,9 @@ def _settings_file(output: Path) -> Path:
 
 def _whole_batches(path: Path, size: int) -> int:
     """How many batches are in the file, from which what a killed process left of another one is cut off."""
-    ends = list(
-        itertools.accumulate(len(line) for line in path.read_bytes().splitlines(keepends=True) if b"\n" in line)
-    )
-    whole = len(ends) // size
-    os.truncate(path, ends[whole * size - 1] if whole else 0)
+    lines = path.read_bytes().splitlines(keepends=True)
+    whole = sum(line.endswith(b"\n") for line in lines) // size
+    os.truncate(path, sum(len(line) for line in lines[: whole * size]))
     return whole
 
 

@@ -18,12 +18,10 @@ def read_problems(path: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
     competition_id and problem_id. ValueError names the file and the problem at fault.
     """
     text = Path(path).read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.strip()]
-    several = len(lines) > 1 and all(line.startswith("{") and line.rstrip().endswith("}") for line in lines)
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    several = all(line[0] == "{" and line[-1] == "}" for line in lines)
     found = {}
-    for place, problem in _problems(
-        [parsed(line, str(path)) for line in lines] if several else parsed(text, str(path))
-    ):
+    for place, problem in _problems([parsed(line, str(path)) for line in (lines if several else [text])]):
         competition = str(problem.get("competition_id", place[0] if place else ""))
         name = str(problem.get("problem_id", place[-1] if place else ""))
         try:
