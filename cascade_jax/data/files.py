@@ -94,16 +94,21 @@ def parquet(path: str, limit: int = 0) -> Rows:
     require_rows(table.num_rows, path)
     return Rows(
         table.num_rows,
-        lambda i: without_nulls(table.slice(i, 1).to_pylist()[0]),
+        lambda i: from_arrow(table.slice(i, 1).to_pylist()[0]),
         lambda i: f"{path}:{i + 1}",
     )
 
 
-def without_nulls(value: Any) -> Any:
-    """Arrow gives each struct all keys that any row has, null where one lacks it; a null in a list is a value."""
+def from_arrow(value: Any) -> Any:
+    """As JSON has it: dates as texts, and no key that a struct has only since another row has it.
+
+    Arrow writes null for those; a null in a list is a value.
+    """
     if isinstance(value, dict):
-        return {key: without_nulls(v) for key, v in value.items() if v is not None}
-    return [without_nulls(v) for v in value] if isinstance(value, list) else value
+        return {key: from_arrow(v) for key, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [from_arrow(v) for v in value]
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def folder(path: str) -> Rows:

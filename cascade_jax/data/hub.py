@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cascade_jax.data.files import without_nulls
+from cascade_jax.data.files import from_arrow
 from cascade_jax.data.rows import RowError, parse_row
 from cascade_jax.types import Row
 
@@ -21,15 +21,16 @@ def records(address: str, *, split: str) -> Iterator[tuple[Mapping[str, Any], st
         import datasets
     except ModuleNotFoundError:
         raise ValueError("streaming needs the package datasets; run pip install -e '.[hub]'.") from None
+    number = 0
     try:
         splits = datasets.load_dataset(name, config or None, streaming=True)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{address} cannot be opened: {' '.join(str(error).split())}") from None
-    if split not in splits and len(splits) > 1:
-        raise ValueError(f"{address} has no split {split!r}; it has {', '.join(splits)}.")
-    stream = splits[split] if split in splits else next(iter(splits.values()))
-    for number, record in enumerate(stream, 1):
-        yield without_nulls(record), f"{address}:{number}"
+        if split not in splits and len(splits) > 1:
+            raise ValueError(f"it has no split {split!r} but {', '.join(splits)}.")
+        for record in splits[split] if split in splits else next(iter(splits.values())):
+            number += 1
+            yield from_arrow(record), f"{address}:{number}"
+    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        raise ValueError(f"{address} cannot be read after row {number}: {' '.join(str(error).split())}") from None
 
 
 def scan(address: str, *, split: str, limit: int = 0) -> Iterator[Row | RowError]:
