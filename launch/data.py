@@ -202,6 +202,9 @@ def _profile(given: argparse.Namespace) -> int:
     tally = _Tally()
     try:
         count = profile.run(given, tally.good(*_rows(given.input, given.split)))
+    except KeyboardInterrupt:
+        print(f"\nStopped after what {given.output}.incomplete holds; the same command goes on from there.")
+        return 0
     finally:
         tally.show()
     print(f"{given.output}: {count} rows profiled, {sum(tally.faults.values())} bad ones left out.")
