@@ -24,7 +24,7 @@ from rich.progress import track
 
 from cascade_jax.data import hub, sources, tfds_builder
 from cascade_jax.data.decontamination import Benchmark
-from cascade_jax.data.problems import Problems, problem_of, read_problems
+from cascade_jax.data.problems import with_problems
 from cascade_jax.data.rows import RowError, UngradableRow, to_record
 from cascade_jax.types import Row
 
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
     validate = command("validate", _validate, "check every row and print counts per kind and per fault")
     validate.add_argument("file", help="where the rows are")
-    validate.add_argument("--problems", help="the side file that contest rows must find their problems in")
+    validate.add_argument("--problems", default="", help="the side file in which a file's contest rows find their own")
     clean = command("decontaminate", _decontaminate, "leave out rows that a benchmark has seen")
     clean.add_argument("--input", required=True, help="where the rows are")
     clean.add_argument("--against", required=True, nargs="+", help="files with the benchmarks' rows")
@@ -70,6 +70,7 @@ def _profile_arguments(profile: argparse.ArgumentParser) -> None:
     profile.add_argument("checkpoint", type=Path, help="a Hugging Face folder, or a checkpoint of a run")
     profile.add_argument("--input", required=True, help="where the rows are")
     profile.add_argument("--output", required=True, help="the .jsonl file to make; the same command goes on with it")
+    profile.add_argument("--problems", default="", help="the side file in which a file's contest rows find their own")
     profile.add_argument("--samples", type=int, default=8, help="answers to each row (8)")
     profile.add_argument("--temperature", type=float, default=1.0, help="(1)")
     profile.add_argument("--top_p", type=float, default=1.0, help="keep the likeliest tokens of this mass (1)")
@@ -115,34 +116,20 @@ class _Tally:
             print(f"{count:8}  {what}: {row.reason} (first at {row.where})")
 
 
-def _rows(address: str, split: str) -> tuple[Iterator[Row | RowError], int | None]:
+def _rows(address: str, split: str, problems: str = "") -> tuple[Iterator[Row | RowError], int | None]:
     """The rows in order, each checked when it is asked for, and how many there are where that is known."""
     if address.startswith(hub.PREFIX):
         return hub.scan(address, split=split), None
     rows = sources.open_rows(address)
-    return sources.scan(rows), len(rows)
+    return sources.scan(with_problems(rows, problems) if problems else rows), len(rows)
 
 
 def _validate(given: argparse.Namespace) -> int:
-    rows, total = _rows(given.file, given.split)
-    if given.problems:
-        rows = _with_problems(rows, read_problems(given.problems))
     tally = _Tally()
-    for _ in tally.good(rows, total):
+    for _ in tally.good(*_rows(given.file, given.split, given.problems)):
         pass
     tally.show()
     return 2 if tally.bad() else 0
-
-
-def _with_problems(rows: Iterable[Row | RowError], problems: Problems) -> Iterator[Row | RowError]:
-    """The same, but a contest row whose problem or subtask is missing is a fault."""
-    for row in rows:
-        if isinstance(row, Row) and row.kind == "competitive":
-            try:
-                problem_of(row, problems)
-            except ValueError as error:
-                row = RowError(f"row {row.id}", str(error))
-        yield row
 
 
 def _prepare(given: argparse.Namespace) -> int:
@@ -201,7 +188,7 @@ def _profile(given: argparse.Namespace) -> int:
 
     tally = _Tally()
     try:
-        count = profile.run(given, tally.good(*_rows(given.input, given.split)))
+        count = profile.run(given, tally.good(*_rows(given.input, given.split, given.problems)))
     except KeyboardInterrupt:
         print(f"\nStopped after what {given.output}.incomplete holds; the same command goes on from there.")
         return 0

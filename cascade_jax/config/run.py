@@ -20,6 +20,7 @@ class SourceConfig:
     task: str = ""
     rows: int = 0  # how many to take; 0 takes all that a file has
     difficulty: tuple[int, ...] = (0, 1, 2, 3)
+    problems: str = ""  # the side file with the problems of contest rows
     row_kind: str = ""  # of a file with rows of several kinds, take those of this one
     drop_solved: bool = False  # leave out rows whose pass_rate is 1
     keep_unsolved: float = 1.0  # of the rows whose pass_rate is 0, keep this share, drawn by the run's seed

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cascade_jax.data.files import Rows
 from cascade_jax.data.kinds import check_problem
 from cascade_jax.data.kinds.columns import parsed
-from cascade_jax.types import Row
+from cascade_jax.data.rows import RowError
 
 Problems = Mapping[tuple[str, str], Mapping[str, Any]]  # (competition_id, problem_id) -> problem
 
@@ -33,16 +34,22 @@ def read_problems(path: str | Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def problem_of(row: Row, problems: Problems) -> Mapping[str, Any]:
-    """The row's problem, its own or that of the side file. ValueError where there is none, or it lacks the subtask."""
-    fields = row.fields
-    key = (fields["competition_id"], fields["problem_id"])
-    problem = fields.get("problem") or problems.get(key)
-    if problem is None:
-        raise ValueError(f"the problem {key[1]!r} of {key[0]!r} is not in the side file")
-    if fields["subtask"] not in problem["subtasks"]:
-        raise ValueError(f"the problem {key[1]!r} has no subtask {fields['subtask']!r}")
-    return problem
+def with_problems(rows: Rows, path: str | Path) -> Rows:
+    """The same rows, each contest row with its `problem`; reading one that is not in the file is a RowError."""
+    problems = read_problems(path)
+    return Rows(len(rows), lambda i: _joined(rows.record(i), problems, rows.where(i)), rows.where)
+
+
+def _joined(record: Mapping[str, Any], problems: Problems, where: str) -> Mapping[str, Any]:
+    names = {**(record.get("verifier_metadata") or {}), **record}
+    if "competition_id" not in names or "problem" in names:
+        return record
+    key = str(names["competition_id"]), str(names.get("problem_id"))
+    if key not in problems:
+        raise RowError(where, f"the problem {key[1]!r} of {key[0]!r} is not in the side file")
+    # Without an id of its own a row would be named by all of its tests.
+    name = {"id": "-".join([*key, str(names.get("subtask"))])} if record.get("id", record.get("uuid")) is None else {}
+    return {**record, **name, "problem": problems[key]}
 
 
 def _problems(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:

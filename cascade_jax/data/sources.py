@@ -17,6 +17,7 @@ from typing import Any
 from cascade_jax.config import SourceConfig
 from cascade_jax.data import difficulty, hub, tasks
 from cascade_jax.data.files import Rows, folder, jsonl, open_rows, parquet, require_rows, scan
+from cascade_jax.data.problems import with_problems
 from cascade_jax.data.rows import RowError, UngradableRow
 from cascade_jax.types import Row
 
@@ -35,7 +36,8 @@ def load(source: SourceConfig, *, split: str, seed: int) -> Sequence[Row]:
     """
     if source.kind == "generated":
         return tasks.generate(source.task, split=split, rows=source.rows, seed=seed, difficulty=source.difficulty)
-    return _selected(_READERS[source.kind](source, split), source, seed)
+    rows = _READERS[source.kind](source, split)
+    return _selected(with_problems(rows, source.problems) if source.problems else rows, source, seed)
 
 
 def _selected(rows: Rows, source: SourceConfig, seed: int) -> Sequence[Row]:

@@ -9,7 +9,7 @@ import pytest
 
 from cascade_jax.config import SourceConfig
 from cascade_jax.data import sources
-from cascade_jax.data.problems import problem_of, read_problems
+from cascade_jax.data.problems import read_problems
 from cascade_jax.data.rows import RowError, UngradableRow, demonstration, parse_row, to_record
 from launch import data as command
 from tests.data import published_rows as published
@@ -168,22 +168,25 @@ def test_contest_rows_find_their_problem_in_a_side_file(tmp_path, capsys):
         "list": json.dumps([named]),
         "lines": json.dumps(named) + "\n" + json.dumps({**named, "problem_id": "hieroglyphs"}) + "\n",
     }
-    row = parse(published.IOI)
-    for name, text in forms.items():
-        path = tmp_path / f"{name}.json"
-        path.write_text(text)
-        problems = read_problems(path)
-        found = problem_of(row, problems)
-        assert found["grader_files"] == {"grader.cpp": "int main() {}", "nile.h": ""}
-        assert found["subtasks"]["01-equal"]["test_names"] == ["0-01", "1-01"]
     rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(published.IOI) + "\n")
+    assert "problem" not in sources.open_rows(str(rows))[0].fields
+    for name, text in forms.items():
+        (tmp_path / name).write_text(text)
+        assert {"ioi2024"} == {competition for competition, _ in read_problems(tmp_path / name)}
+        source = SourceConfig(kind="jsonl", path=str(rows), problems=str(tmp_path / name))
+        [row] = sources.load(source, split="train", seed=0)
+        assert row.id == "ioi2024-nile-01-equal"
+        assert row.fields["problem"]["grader_files"] == {"grader.cpp": "int main() {}", "nile.h": ""}
+        assert row.fields["problem"]["subtasks"]["01-equal"]["test_names"] == ["0-01", "1-01"]
     wrong = [{**published.IOI, "subtask": "09"}, {**published.IOI, "problem_id": "mosaic"}]
     rows.write_text("".join(json.dumps(record) + "\n" for record in [published.IOI, *wrong]))
     assert command.main(["validate", str(rows)]) == 0
     capsys.readouterr()
-    assert command.main(["validate", str(rows), "--problems", str(tmp_path / "nested.json")]) == 2
+    assert command.main(["validate", str(rows), "--problems", str(tmp_path / "nested")]) == 2
     out = capsys.readouterr().out
-    assert "the problem 'nile' has no subtask '09'" in out and "the problem 'mosaic' of 'ioi2024' is not in" in out
+    assert "subtask is '09'; the problem has 00-samples, 01-equal" in out
+    assert f"the problem 'mosaic' of 'ioi2024' is not in the side file (first at {rows}:3)" in out
     bad = {**problem, "subtasks": {"01": {"score": 6, "test_names": ["7"]}}}
     (tmp_path / "bad.json").write_text(json.dumps({"ioi2024": {"nile": bad}}))
     with pytest.raises(
