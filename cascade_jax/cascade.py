@@ -213,10 +213,8 @@ def _choose_teachers(run: _Run, manifest: Manifest, name: str) -> dict[str, Any]
     if stage.kind != "distill":
         return {}
     finished = [n for n in run.config.order if manifest.stages[n].status == "finished"]
-    scores = {
-        n: {domain: result["score"] for domain, result in manifest.stages[n].evaluation["validation"].items()}
-        for n in finished
-    }
+    results = {n: manifest.stages[n].evaluation.get("validation", {}) for n in finished}
+    scores = {n: {domain: result["score"] for domain, result in found.items()} for n, found in results.items()}
     teachers = {}
     for domain in stage.domains:
         teacher, reason = graph.choose_teacher(stage.distill.teachers[domain], domain, scores, finished)

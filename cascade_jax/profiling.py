@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from cascade_jax.config import SamplingConfig
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.difficulty import COLUMNS, measured
-from cascade_jax.domains import Domain, judge_groups
+from cascade_jax.domains import Domain, judge_groups, roll_out
 from cascade_jax.rollout.engine import Engine
-from cascade_jax.rollout.episode import make_prompt, run_prompts
+from cascade_jax.rollout.episode import make_prompt
 from cascade_jax.types import Row, Verdict
 
 
@@ -33,7 +33,9 @@ def profile(
     verdicts: dict[int, list[Verdict]] = {}
     if places:
         fitting = [prompts[place] for place in places]
-        groups = run_prompts(engine, chat, fitting, sampling, samples_per_prompt=samples, seed=seed)
+        groups = roll_out(
+            engine, chat, domains, fitting, sampling, longest=longest_prompt, samples_per_prompt=samples, seed=seed
+        )
         verdicts = dict(zip(places, judge_groups(domains, groups, seed=seed)[1], strict=True))
     return [_with_rate(row, verdicts.get(place, [])) for place, row in enumerate(rows)]
 

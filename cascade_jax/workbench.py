@@ -76,6 +76,7 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
     domains = domain_module.load(config)
     _check_prompts(config, chat, domains)
     _check_rates(config, domains)
+    _check_verdicts(config, domains)
     return Workbench(model, params, dtypes, chat, domains)
 
 
@@ -174,6 +175,16 @@ def _check_rates(config: CascadeConfig, domains: Mapping[str, Domain]) -> None:
                     f"stages.{name}.rl.curriculum: no row of {domain!r} has a pass_rate; write them with "
                     "`python -m launch.data profile`, or set curriculum=None."
                 )
+
+
+def _check_verdicts(config: CascadeConfig, domains: Mapping[str, Domain]) -> None:
+    for name, stage in config.stages.items():
+        unjudged = [domain for domain in stage.domains if not domains[domain].judged]
+        if stage.kind == "rl" and unjudged:
+            raise ConfigError(
+                f"stages.{name} is of kind rl, but {', '.join(unjudged)} hold demonstrations (kind sft), which nothing "
+                "judges; train on it in an sft stage."
+            )
 
 
 def _check_lengths(config: CascadeConfig) -> None:

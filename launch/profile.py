@@ -14,6 +14,7 @@ from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.rows import to_record
 from cascade_jax.domains import Domain
+from cascade_jax.environment import ENVIRONMENTS
 from cascade_jax.profiling import profile
 from cascade_jax.reward import VERIFIERS
 from cascade_jax.rollout.engine import LocalEngine
@@ -21,7 +22,18 @@ from cascade_jax.seeding import derive
 from cascade_jax.types import Row
 
 # What decides the numbers: a profile goes on with the same of these alone.
-SETTINGS = ("input", "samples", "temperature", "top_p", "max_tokens", "max_prompt", "thinking", "batch", "seed")
+SETTINGS = (
+    "input",
+    "problems",
+    "samples",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_prompt",
+    "thinking",
+    "batch",
+    "seed",
+)
 
 
 def run(given: argparse.Namespace, rows: Iterable[Row]) -> int:
@@ -53,11 +65,17 @@ def run(given: argparse.Namespace, rows: Iterable[Row]) -> int:
             seed=derive(given.seed, "profile", number),
         )
         with unfinished.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(to_record(row), ensure_ascii=False) + "\n" for row in found)
+            file.writelines(json.dumps(_record(row, given), ensure_ascii=False) + "\n" for row in found)
     count = unfinished.read_bytes().count(b"\n")
     unfinished.replace(output)
     _settings_file(output).unlink()
     return count
+
+
+def _record(row: Row, given: argparse.Namespace) -> dict[str, Any]:
+    """The row as it was given: what comes from the side file stays there."""
+    record = to_record(row)
+    return {name: value for name, value in record.items() if name != "problem"} if given.problems else record
 
 
 def _begun(output: Path, settings: dict[str, Any]) -> Path:
@@ -103,6 +121,9 @@ def _engine(checkpoint: Path, longest_prompt: int) -> tuple[LocalEngine, Chat]:
 
 
 def _domain(kind: str, thinking: bool) -> Domain:
+    if kind in ENVIRONMENTS:
+        return Domain(kind, {}, kind, thinking, verifier=None, environment=ENVIRONMENTS[kind]())
     if kind not in VERIFIERS:
-        raise ValueError(f"rows of kind {kind} have no pass rate; kinds with one are {', '.join(sorted(VERIFIERS))}.")
+        known = ", ".join(sorted([*VERIFIERS, *ENVIRONMENTS]))
+        raise ValueError(f"rows of kind {kind} have no pass rate; kinds with one are {known}.")
     return Domain(kind, {}, kind, thinking, VERIFIERS[kind]())

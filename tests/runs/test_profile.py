@@ -11,12 +11,16 @@ import pytest
 from cascade_jax.config import SamplingConfig, SourceConfig
 from cascade_jax.data import sources
 from cascade_jax.data.difficulty import pass_rate
+from cascade_jax.data.rows import parse_row
+from cascade_jax.domains import Domain
 from cascade_jax.profiling import profile
 from cascade_jax.reward import VERIFIERS
 from cascade_jax.rollout.episode import make_prompt, run_prompts
 from cascade_jax.seeding import derive
+from cascade_jax.types import Row, Verdict
 from launch import data as command
 from launch.profile import _domain, _engine
+from tests.rollout.countdown import Guessing
 
 BATCH, SAMPLES, TOKENS, LONGEST = 4, 4, 8, 64
 SETTINGS = [f"--samples={SAMPLES}", f"--max_tokens={TOKENS}", f"--max_prompt={LONGEST}", f"--batch={BATCH}"]
@@ -101,10 +105,6 @@ def test_profiled_rows_are_filtered_and_what_is_wrong_is_one_sentence(start, row
 
 
 def test_a_sample_without_a_verdict_does_not_count(start: Path):
-    from cascade_jax.data.rows import parse_row
-    from cascade_jax.domains import Domain
-    from cascade_jax.types import Verdict
-
     class Every:
         """No verdict on every second sample."""
 
@@ -122,3 +122,14 @@ def test_a_sample_without_a_verdict_does_not_count(start: Path):
     assert found.extra == {"pass_rate": 1.0, "pass_rate_total": 2, "pass_rate_passed": 2}
     with pytest.raises(ValueError, match="rows of kind preference have no pass rate"):
         _domain("preference", False)
+
+
+def test_episodes_of_several_turns_have_a_rate_too(start: Path):
+    engine, chat = _engine(start, LONGEST)
+    rows = [Row(f"g{i}", "guess", ({"role": "user", "content": "?"},), fields={"number": i}) for i in range(2)]
+    domains = {"guess": Domain("guess", {}, "guess", False, None, environment=Guessing(turns=2))}
+    found = profile(
+        engine, chat, domains, rows, SamplingConfig(max_tokens=2), samples=3, longest_prompt=LONGEST, seed=0
+    )
+    assert domains["guess"].environment.closed == 6
+    assert [(row.extra["pass_rate"], row.extra["pass_rate_total"]) for row in found] == [(0.0, 3), (0.0, 3)]
