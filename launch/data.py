@@ -119,6 +119,8 @@ class _Tally:
 def _rows(address: str, split: str, problems: str = "") -> tuple[Iterator[Row | RowError], int | None]:
     """The rows in order, each checked when it is asked for, and how many there are where that is known."""
     if address.startswith(hub.PREFIX):
+        if problems:
+            raise ValueError(f"--problems goes with rows in files, not with {address}; write them to one first.")
         return hub.scan(address, split=split), None
     rows = sources.open_rows(address)
     return sources.scan(with_problems(rows, problems) if problems else rows), len(rows)
