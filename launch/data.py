@@ -77,6 +77,8 @@ def _profile_arguments(profile: argparse.ArgumentParser) -> None:
     profile.add_argument("--max_tokens", type=int, default=1024, help="of one answer (1024)")
     profile.add_argument("--max_prompt", type=int, default=4096, help="tokens; longer rows get no pass rate (4096)")
     profile.add_argument("--thinking", action="store_true", help="let the model think before it answers")
+    profile.add_argument("--judge", default="", help="an OpenAI-compatible judge for rows that need one")
+    profile.add_argument("--judge_model", default="", help="its name there")
     profile.add_argument("--batch", type=int, default=64, help="rows at a time; each batch is saved (64)")
     profile.add_argument("--seed", type=int, default=0)
 

@@ -1,6 +1,7 @@
 """The pass rates of a file of rows, batch by batch: a profile that was stopped goes on where it was."""
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -9,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cascade_jax.checkpoint import load_model
-from cascade_jax.config import SamplingConfig
+from cascade_jax.config import JudgeConfig, SamplingConfig
 from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.rows import to_record
-from cascade_jax.domains import Domain
+from cascade_jax.domains import JUDGED, Domain, with_judge
 from cascade_jax.environment import ENVIRONMENTS
 from cascade_jax.profiling import profile
 from cascade_jax.reward import VERIFIERS
@@ -31,6 +32,7 @@ SETTINGS = (
     "max_tokens",
     "max_prompt",
     "thinking",
+    "judge_model",
     "batch",
     "seed",
 )
@@ -50,22 +52,25 @@ def run(given: argparse.Namespace, rows: Iterable[Row]) -> int:
     done = _whole_batches(unfinished, given.batch)
     engine, chat = _engine(given.checkpoint, given.max_prompt)
     domains: dict[str, Domain] = {}
-    for number, batch in enumerate(_batches(rows, given.batch)):
-        if number < done:
-            continue
-        domains |= {row.kind: _domain(row.kind, given.thinking) for row in batch if row.kind not in domains}
-        found = profile(
-            engine,
-            chat,
-            domains,
-            batch,
-            sampling,
-            samples=given.samples,
-            longest_prompt=given.max_prompt,
-            seed=derive(given.seed, "profile", number),
-        )
-        with unfinished.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(_record(row, given), ensure_ascii=False) + "\n" for row in found)
+    with contextlib.ExitStack() as judges:
+        for number, batch in enumerate(_batches(rows, given.batch)):
+            if number < done:
+                continue
+            for kind in {row.kind for row in batch} - set(domains):
+                judge = JudgeConfig(given.judge, given.judge_model)
+                domains |= judges.enter_context(with_judge({kind: _domain(kind, given)}, judge))
+            found = profile(
+                engine,
+                chat,
+                domains,
+                batch,
+                sampling,
+                samples=given.samples,
+                longest_prompt=given.max_prompt,
+                seed=derive(given.seed, "profile", number),
+            )
+            with unfinished.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(_record(row, given), ensure_ascii=False) + "\n" for row in found)
     count = unfinished.read_bytes().count(b"\n")
     unfinished.replace(output)
     _settings_file(output).unlink()
@@ -120,10 +125,12 @@ def _engine(checkpoint: Path, longest_prompt: int) -> tuple[LocalEngine, Chat]:
     return LocalEngine(model, params, stop_ids=chat.stop_ids, buckets=buckets), chat
 
 
-def _domain(kind: str, thinking: bool) -> Domain:
+def _domain(kind: str, given: argparse.Namespace) -> Domain:
     if kind in ENVIRONMENTS:
-        return Domain(kind, {}, kind, thinking, verifier=None, environment=ENVIRONMENTS[kind]())
+        return Domain(kind, {}, kind, given.thinking, verifier=None, environment=ENVIRONMENTS[kind]())
     if kind not in VERIFIERS:
         known = ", ".join(sorted([*VERIFIERS, *ENVIRONMENTS]))
         raise ValueError(f"rows of kind {kind} have no pass rate; kinds with one are {known}.")
-    return Domain(kind, {}, kind, thinking, VERIFIERS[kind]())
+    if kind in JUDGED and not given.judge:
+        raise ValueError(f"rows of kind {kind} are graded by a judge; give its address with --judge.")
+    return Domain(kind, {}, kind, given.thinking, VERIFIERS[kind]())

@@ -76,6 +76,7 @@ R2E = {
     "parsed_commit_content": '{"file_diffs": []}',
     "problem_statement": "[ISSUE] The table is empty. [/ISSUE]",
     "expected_output_json": json.dumps({"TestTable.test_a": "PASSED", "TestTable.test_b": "FAILED"}),
+    "execution_result_content": json.dumps({"test_file_names": ["t.py"], "test_file_codes": ["def test_a(): ..."]}),
     "modified_files": ["Orange/table.py"],
 }
 SWE_NESTED = {

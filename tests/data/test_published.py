@@ -1,5 +1,6 @@
 """The published schemas, from JSONL, Parquet and a stream: what is read, what is kept beside it, what is left out."""
 
+import copy
 import json
 from collections import Counter
 
@@ -13,6 +14,7 @@ from cascade_jax.data.problems import read_problems
 from cascade_jax.data.rows import RowError, UngradableRow, demonstration, parse_row, to_record
 from launch import data as command
 from tests.data import published_rows as published
+from tests.data.test_rows import places
 
 ALL = {
     f"{name} {i}": pair
@@ -59,10 +61,8 @@ def test_swe_rows_of_every_shape_have_the_same_fields():
     assert gym.messages == ({"role": "user", "content": "The list is empty."},)
     assert gym.extra == {"hints_text": "", "created_at": "2023-01-01"}
     assert nested.fields == {**gym.fields, "instance_id": "getmoto__moto-2", "FAIL_TO_PASS": ["t.py::c"]}
-    assert (r2e.fields["repo"], r2e.fields["base_commit"], r2e.fields["image"]) == (
-        *("orange3", "1f0c"),
-        "namanjain12/orange3:1",
-    )
+    assert r2e.fields["repo"] == "orange3" and r2e.fields["image"] == "namanjain12/orange3:1"
+    assert r2e.fields["base_commit"] == "1f0c^"  # the published commit is the repair
     assert (r2e.fields["instance_id"], r2e.fields["FAIL_TO_PASS"]) == ("orange3__1f0c", ["TestTable.test_a"])
     assert r2e.extra["modified_files"] == ["Orange/table.py"]
     agentless, patch = parse(published.AGENTLESS), parse(published.SWE_PATCH)
@@ -90,6 +90,25 @@ def test_sft_rows_keep_where_they_are_from_and_split_their_thoughts():
     assert row.messages[2]["reasoning_content"] == "A greeting."
     assert row.extra == {name: published.SFT[name] for name in ("domain", "source", "generator")}
     assert "reasoning_content" not in demonstration(parse(published.SFT_PLAIN))
+
+
+@pytest.mark.parametrize("name", ["SWE-RL 1", "SWE-RL 2", "HelpSteer3 0", "agentless 0", "multi-domain-RL 1"])
+def test_no_damage_to_a_published_row_gives_anything_but_a_row_or_a_row_error(name):
+    whole, refused = ALL[name][0], 0
+    for path in list(places(whole))[1:]:
+        for value in (None, 0, True, "", "x", [], [1], {}, {"a": 1}, "[1]", '{"a": [1]}'):
+            record = copy.deepcopy(whole)
+            holder = record
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = value
+            try:
+                row = parse(record)
+            except RowError:
+                refused += 1
+            else:
+                assert parse(to_record(row)) == row
+    assert refused > 5
 
 
 def test_a_placeholder_is_refused_and_a_row_without_a_signal_is_no_fault():

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
@@ -120,8 +121,9 @@ def test_a_sample_without_a_verdict_does_not_count(start: Path):
     sampling = SamplingConfig(max_tokens=2)
     [found] = profile(engine, chat, domains, [row], sampling, samples=4, longest_prompt=LONGEST, seed=0)
     assert found.extra == {"pass_rate": 1.0, "pass_rate_total": 2, "pass_rate_passed": 2}
-    with pytest.raises(ValueError, match="rows of kind preference have no pass rate"):
-        _domain("preference", False)
+    for kind, reason in (("preference", "have no pass rate"), ("judged", "are graded by a judge; give its address")):
+        with pytest.raises(ValueError, match=f"rows of kind {kind} {reason}"):
+            _domain(kind, Namespace(thinking=False, judge=""))
 
 
 def test_episodes_of_several_turns_have_a_rate_too(start: Path):
