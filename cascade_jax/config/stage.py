@@ -59,7 +59,10 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class CurriculumConfig:
-    """Easy rows first: pass rates follow a Gaussian whose mean slides over the stage (Nemotron 3 Nano, 3.2.2)."""
+    """Easy rows first: pass rates follow a Gaussian whose mean slides over the stage (Nemotron 3 Nano, 3.2.2).
+
+    It slides over steps * prompts rows; where the dynamic filter draws again, the end is reached sooner.
+    """
 
     start: float = 0.9  # the mean pass rate of the first prompts
     end: float = 0.1  # of the last ones

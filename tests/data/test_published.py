@@ -52,6 +52,8 @@ def test_cascade2_columns_become_the_fields_that_verifiers_read():
     assert parse(text).fields == fields
     assert parse({**text, "environment_name": "workplace_assistant"}).kind == "workplace"
     assert parse(published.IF).fields["kwargs"] == [{}, {"keyword1": "sun", "keyword2": "rain"}]
+    by_letter = {"A": "ice", "B": "steam", "C": "water"}
+    assert parse({**published.MCQA, "options": by_letter}).fields == parse(published.MCQA).fields
     assert parse(published.MCQA).extra == {"pass_rate": 0.25, "pass_rate_total": 8, "pass_rate_passed": 2}
 
 
@@ -176,6 +178,35 @@ def test_validate_streams_and_counts(hub, capsys):
         ["3", "structured_output"],
         ["3", "workplace"],
         ["3", "left"],
+    ]
+    assert command.main(["validate", f"{hub}/MOPD"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["3", kind] for kind in ("instruction_following", "math", "mcqa", "workplace")
+    ]
+    assert command.main(["validate", f"hf:{hub}:MOPD", "--split=test"]) == 0  # the only split that there is
+    assert command.main(["validate", f"hf:{hub}:MOPD", "--problems=x"]) == 2
+    assert "--problems goes with rows in files" in capsys.readouterr().err
+
+
+def test_a_stream_is_prepared(hub, tmp_path, capsys):
+    given = ["prepare", "--input", f"hf:{hub}:multi-domain-RL", "--output", str(tmp_path / "rows")]
+    assert command.main(given) == 0
+    assert "9 rows written, 3 bad ones left out." in capsys.readouterr().out
+    source = SourceConfig(kind="tfds", path=str(tmp_path / "rows"), row_kind="structured_output")
+    assert len(sources.load(source, split="train", seed=0)) == 3
+
+
+def test_faults_that_differ_in_a_name_or_a_number_count_as_one(tmp_path, capsys):
+    letters = [{**published.MCQA, "expected_answer": letter} for letter in "XYZ"]
+    files = [{**published.AGENTLESS, "mode": mode} for mode in ("a", "b")]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in [published.MCQA, *letters, *files, "no row"]))
+    assert command.main(["validate", str(path)]) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "       1  mcqa",
+        f"       3  bad: expected_answer is 'X'; it must be one of the letters A, B, C (first at {path}:2)",
+        f"       2  bad: mode is 'a'; allowed are eval, repro-gen (first at {path}:5)",
+        f"       1  bad: the row is a str, not an object (first at {path}:7)",
     ]
 
 

@@ -56,6 +56,7 @@ def _clean_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_mcqa(fields: Mapping[str, Any], tools: tuple) -> dict[str, Any]:
     options = fields.get("options")
+    options = [options] if isinstance(options, Mapping) else options
     if not isinstance(options, list) or not all(isinstance(option, Mapping) for option in options):
         raise ValueError("options must be a list of {letter: text}")
     options = [{letter: text} for option in options for letter, text in option.items() if text is not None]
