@@ -37,6 +37,7 @@ REWARD = [
     "textblob",  # its lexicon tells verbs without a download
     "xmltodict",
 ]
+HUB = ["datasets"]  # rows of the Hugging Face hub, streamed
 SERVE: list[str] = []  # what is served so far needs the standard library alone
 REPORT = ["tensorboard"]
 CONVERT = ["gguf", "safetensors", "tokenizers"]
@@ -44,6 +45,7 @@ EVALS = [*DATA, *REWARD, *CONVERT]
 LAUNCH = ["xmanager>=0.8.5"]  # for launch/xm_launch.py alone; the other launchers need nothing
 TEST = [
     *EVALS,
+    *HUB,
     *SERVE,
     *REPORT,
     "beartype",
@@ -74,6 +76,7 @@ setup(
     install_requires=CORE,
     extras_require={
         "data": DATA,
+        "hub": HUB,
         "reward": REWARD,
         "serve": SERVE,
         "report": REPORT,

@@ -134,7 +134,7 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     """Train, keep the final model, evaluate every domain, and only then call the stage finished."""
     stage, record = run.config.stages[name], manifest.stages[name]
     begun = time.perf_counter() - record.seconds
-    teachers = graph.choose_teachers(run.config, manifest, name)
+    teachers = manifests.choose_teachers(run.config, manifest, name)
     manifest = run.save(manifest.with_stage(name, status="running", teachers=teachers))
     state, context = _resume(run, record, name, teachers)
     about = {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps}

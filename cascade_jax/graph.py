@@ -1,10 +1,8 @@
 """The graph of stages: who starts from whom, who teaches whom. Pure functions, checked before any step."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from cascade_jax.config import CascadeConfig, ConfigError
-from cascade_jax.manifest import Manifest
 
 INIT = "init"  # the weights that the run started from
 
@@ -50,23 +48,6 @@ def check(config: CascadeConfig) -> None:
             if not done:
                 raise ConfigError(f"{where} is a distill stage with no stage before it; it needs a teacher.")
         done.append(name)
-
-
-def choose_teachers(config: CascadeConfig, manifest: Manifest, name: str) -> dict[str, Any]:
-    """domain -> {stage, reason, scores}; empty for a stage without teachers."""
-    stage = config.stages[name]
-    if stage.kind != "distill":
-        return {}
-    finished = [n for n in config.order if manifest.stages[n].status == "finished"]
-    scores = {
-        n: {domain: result["score"] for domain, result in manifest.stages[n].evaluation["validation"].items()}
-        for n in finished
-    }
-    teachers = {}
-    for domain in stage.domains:
-        teacher, reason = choose_teacher(stage.distill.teachers[domain], domain, scores, finished)
-        teachers[domain] = {"stage": teacher, "reason": reason, "scores": {n: scores[n].get(domain) for n in finished}}
-    return teachers
 
 
 def choose_teacher(
