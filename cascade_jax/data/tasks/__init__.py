@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cascade_jax.data.tasks import (
+    code,
     instruction_following,
     long_context,
     math,
@@ -39,6 +40,7 @@ TASKS: dict[str, ModuleType] = {
     "preference": preference,
     "long_context": long_context,
     "proof": proof,
+    "code": code,
 }
 # Whose texts the tokenizer learns from; the others make do with it.
 SPOKEN = ("instruction_following", "mcqa", "tool_call", "structured_output", "math", "preference")
