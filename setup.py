@@ -46,6 +46,8 @@ SERVE: list[str] = []  # what is served so far needs the standard library alone
 REPORT = ["tensorboard"]
 CONVERT = ["gguf", "safetensors", "tokenizers"]
 EVALS = [*DATA, *REWARD, *CONVERT]
+# Environments that others wrote. Pins openai 2 and mcp; its programs are started with uv.
+ENVS = ["verifiers>=0.4,<0.5; python_version < '3.15'", "uv"]
 LAUNCH = ["xmanager>=0.8.5"]  # for launch/xm_launch.py alone; the other launchers need nothing
 TEST = [
     *EVALS,
@@ -88,6 +90,7 @@ setup(
         "report": REPORT,
         "convert": CONVERT,
         "evals": EVALS,
+        "envs": ENVS,
         "launch": LAUNCH,
         "sandbox": [*SANDBOX, "sandlock"],
         "ray": ["ray"],

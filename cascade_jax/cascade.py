@@ -118,15 +118,13 @@ def _all_stages(run: _Run, manifest: Manifest) -> Manifest:
     except Stopped:
         manifest = run.save(dataclasses.replace(of_first(run.manifest), status="stopped"))
     except Unjudged:
-        if is_first():
-            write_report(run.workdir)
+        write_report(run.workdir) if is_first() else None
         raise
     else:
         manifest = run.save(dataclasses.replace(manifest, status="finished"))
     if is_first():
         write_tensorboard(run.workdir)
-        report = write_report(run.workdir)
-        run.emit(Event("finished", "", {"status": manifest.status, "report": str(report)}))
+        run.emit(Event("finished", "", {"status": manifest.status, "report": str(write_report(run.workdir))}))
     return manifest
 
 

@@ -70,14 +70,22 @@ def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
         split: sources.load(source, split=split, seed=seed) for split, source in given.items() if source is not None
     }
     kind = _only_kind(name, given, rows)
+    if domain.environment not in ["", *ENVIRONMENTS]:
+        raise ConfigError(
+            f"domains.{name}.environment={domain.environment!r} does not exist; choose one of "
+            f"{', '.join(sorted(ENVIRONMENTS))}, or leave it empty for what rows of the kind {kind!r} take."
+        )
+    if (domain.environment or kind) in ENVIRONMENTS:
+        try:
+            environment = ENVIRONMENTS[domain.environment or kind](**domain.settings)
+        except TypeError as error:
+            raise ConfigError(f"domains.{name}.settings do not fit its environment: {error}.") from None
+        return Domain(name, rows, kind, domain.thinking, None, domain.judge, environment=environment)
     if kind == "preference":
         settings = build(PreferenceSettings, domain.settings, f"domains.{name}.settings")
         return Domain(name, rows, kind, domain.thinking, None, domain.judge, settings)
     if kind == "sft":
         return Domain(name, rows, kind, domain.thinking, None)
-    if kind in ENVIRONMENTS:
-        environment = ENVIRONMENTS[kind](**domain.settings)
-        return Domain(name, rows, kind, domain.thinking, None, domain.judge, environment=environment)
     if kind not in VERIFIERS:
         raise ConfigError(
             f"domains.{name} holds rows of kind {kind!r}, which has no verifier; "
@@ -115,7 +123,9 @@ def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[d
 
         ready = {}
         for name, domain in domains.items():
-            if domain.kind == "preference":
+            if domain.environment is not None:
+                pass  # it judges by itself
+            elif domain.kind == "preference":
                 domain = dataclasses.replace(domain, comparer=client(domain))
             elif domain.kind in JUDGED or getattr(domain.verifier, "grading", "") == "judge":
                 verifier = dataclasses.replace(domain.verifier, judge=client(domain).endpoint)

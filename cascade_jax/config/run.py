@@ -13,9 +13,10 @@ class SourceConfig:
     """Where rows come from. `kind` picks the reader; `path`: a file, folder or data set; `task`: a generated task.
 
     folder: .jsonl and .parquet files, or Harbor tasks. hf: NAME or NAME:CONFIG of the Hugging Face hub, streamed.
+    verifiers: the name of a taskset.
     """
 
-    kind: Literal["generated", "jsonl", "parquet", "folder", "tfds", "hf", "ifbench"] = "generated"
+    kind: Literal["generated", "jsonl", "parquet", "folder", "tfds", "hf", "ifbench", "verifiers"] = "generated"
     path: str = ""
     task: str = ""
     rows: int = 0  # how many to take; 0 takes all that a file has
@@ -68,8 +69,9 @@ class DomainConfig:
     validation: SourceConfig
     test: SourceConfig | None = None
     thinking: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the domain's verifier, or of its comparisons
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of its verifier, environment, or comparisons
     judge: JudgeConfig | None = None  # None: the run's
+    environment: str = ""  # one of cascade_jax.environment.ENVIRONMENTS, in place of what the rows' kind would take
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ def load(source: SourceConfig, *, split: str, seed: int) -> Sequence[Row]:
     """
     if source.kind == "generated":
         return tasks.generate(source.task, split=split, rows=source.rows, seed=seed, difficulty=source.difficulty)
+    if source.kind == "verifiers":
+        return _verifiers(source, split)
     rows = _READERS[source.kind](source, split)
     return _selected(with_problems(rows, source.problems) if source.problems else rows, source, seed)
 
@@ -127,6 +129,14 @@ def _hf(source: SourceConfig, split: str) -> Rows:
     pairs = list(itertools.islice(found, None if selecting else source.rows or None))
     require_rows(len(pairs), source.path)
     return Rows(len(pairs), lambda i: pairs[i][0], lambda i: pairs[i][1])
+
+
+def _verifiers(source: SourceConfig, split: str) -> Sequence[Row]:
+    """Tasks of a taskset, `path` its name. It knows no splits: they are made of its first tasks as those of IFBench."""
+    from cascade_jax.data import tasksets
+
+    rows = tasksets.rows(source.path, limit=source.rows)
+    return [row for i, row in enumerate(rows) if split == "test" or (i % 8 == 0) == (split == "validation")]
 
 
 def _text(value: str | bytes) -> str:
