@@ -17,7 +17,7 @@ from functools import partial
 from absl import app, flags
 
 from cascade_jax.reward.sandbox.backend import chosen
-from cascade_jax.reward.sandbox.judge import Submission, Case, judge
+from cascade_jax.reward.sandbox.judge import Case, Submission, judge
 from cascade_jax.reward.sandbox.pool import SandboxPool
 
 FLAGS = flags.FLAGS

@@ -15,7 +15,7 @@ from cascade_jax.environment import ENVIRONMENTS
 from cascade_jax.environment.nemo_gym import server as gym
 from cascade_jax.reward import VERIFIERS, judge_server
 
-KINDS = {**VERIFIERS, **{name: make for name, make in ENVIRONMENTS.items() if name != "nemo_gym"}}
+KINDS = {**VERIFIERS, **{name: make for name, make in ENVIRONMENTS.items() if name not in ("nemo_gym", "verifiers")}}
 
 
 def main(arguments: list[str] | None = None) -> int:

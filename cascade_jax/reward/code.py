@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cascade_jax.reward.sandbox import Limits, SandboxBroken
-from cascade_jax.reward.sandbox.judge import Judgement, Submission, Case, judge
+from cascade_jax.reward.sandbox.judge import Case, Judgement, Submission, judge
 from cascade_jax.reward.sandbox.pool import SandboxPool
 from cascade_jax.reward.verdict import Verdict, reply_of, unanswered, unjudged, wrong
 from cascade_jax.types import Row, Sample

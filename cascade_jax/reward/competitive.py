@@ -11,7 +11,7 @@ from typing import Any
 
 from cascade_jax.reward.code import Code
 from cascade_jax.reward.sandbox import SandboxBroken
-from cascade_jax.reward.sandbox.judge import Judgement, Submission, Case, judge
+from cascade_jax.reward.sandbox.judge import Case, Judgement, Submission, judge
 from cascade_jax.reward.verdict import Verdict, unjudged
 from cascade_jax.types import Row, Sample
 

@@ -143,6 +143,20 @@ def test_limits_are_the_programs_fault(judged: Callable):
         assert verdict.reward == 0.0 and verdict.no_verdict is None and failure in verdict.info["failure"], verdict
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "n = int(input())\ntry:\n  for i in range(999): open(f'{i}', 'wb').write(bytes(60 << 20))\n"
+        "except OSError: pass\nprint(n)",
+        "import os, shutil\nprint(input())\nshutil.rmtree(os.getcwd())",
+        "import os\nprint(input(), flush=True)\nwhile True:\n  try: os.fork()\n  except OSError: pass",
+    ],
+)
+def test_what_a_program_spoils_for_its_next_tests_is_its_fault(judged: Callable, source: str):
+    verdict = judged(source, ["1", "2", "3", "4", "5", "6"], ["1", "2", "3", "4", "5", "6"], time_limit=1.0)
+    assert verdict.reward == 0.0 and verdict.no_verdict is None, verdict
+
+
 def test_checkers(judged: Callable):
     tests = {"inputs": ["3\n"], "outputs": ["b\na\n0.333333\n"]}
     assert judged("print('b  a', 1 / 3)", **tests).reward == 1.0
@@ -187,7 +201,7 @@ def test_an_answer_without_a_program_is_wrong(code: Code, row: Callable, sample:
 def test_cpp(judged: Callable):
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
-    source = "#include <bits/stdc++.h>\nint main() { long long n; std::cin >> n; std::cout << n * n; }"
+    source = "#include <iostream>\nint main() { long long n; std::cin >> n; std::cout << n * n; }"
     assert judged(source, ["3", "4"], ["9", "16"], language="cpp").reward == 1.0
     assert judged(source, ["3", "4"], ["9", "17"], tag="cpp").components["fraction"] == 0.5
     broken = judged("int main() { return x; }", ["3"], ["9"], tag="c++")

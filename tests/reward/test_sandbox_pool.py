@@ -14,7 +14,7 @@ import pytest
 
 from cascade_jax.reward.code import Code
 from cascade_jax.reward.sandbox import Limits, SandboxBroken
-from cascade_jax.reward.sandbox.judge import Submission, Case, judge
+from cascade_jax.reward.sandbox.judge import Case, Submission, judge
 from cascade_jax.reward.sandbox.pool import SandboxPool
 
 DOUBLE = Submission("print(int(input()) * 2)")

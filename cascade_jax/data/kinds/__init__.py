@@ -15,7 +15,7 @@ that may lack.
   and {type: message, content}
 * workplace: ground_truth [{name, arguments: dict}], calls that lead to the wanted end state; category?; question?;
   tables? {table: [record]}
-* code: unit_tests {inputs [str], outputs [str], fn_name: str or None (stdin and stdout)}; language python or cpp;
+* code: unit_tests {inputs [str], outputs [str], fn_name: str or None (stdin and stdout)}; language? python or cpp;
   checker? (text); time_limit? (seconds); question?
 * competitive: competition_id; problem_id; subtask; subtask_score?; language; time_limit?; question?; problem?, as
   `check_problem` gives it, where it does not stand in a side file (`cascade_jax.data.problems`)

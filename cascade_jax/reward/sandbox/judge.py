@@ -53,7 +53,7 @@ class Judgement:
 
 
 def judge(submission: Submission, tests: Sequence[Case], stop_below: float = 1.0) -> Judgement:
-    """Case after test, until the score of one is below `stop_below`. SandboxBroken: no verdict could be had."""
+    """Test after test, until the score of one is below `stop_below`. SandboxBroken: no verdict could be had."""
     limits = submission.limits
     if submission.language == "cpp" or submission.compile:
         limits = replace(limits, memory=max(limits.memory, _COMPILE.memory))
@@ -80,7 +80,10 @@ def _prepare(box: Sandbox, submission: Submission) -> str | None:
         ended = box.load(submission.source)
         return None if ended.returncode == 0 else f"does not compile: {_said(ended)}"
     for name, content in (*submission.files, (submission.file_name, submission.source)):
-        box.write(name, content.encode(errors="replace"))
+        try:
+            box.write(name, content.encode(errors="replace"))
+        except OSError as error:
+            raise SandboxBroken(f"{name} cannot be written: {error.strerror}") from None
     argv = ["sh", "-c", submission.compile] if submission.compile else [*_GXX, submission.file_name]
     if submission.language == "python" and not submission.compile:
         return None
