@@ -122,7 +122,8 @@ def _tokenizer_path(config: CascadeConfig, workdir: Path, model: ModelConfig, sh
     def train() -> None:
         if not trained.exists():
             fresh = trained.with_name("tokenizer.new.model")
-            train_tokenizer(fresh, seed=config.seed, vocab_size=model.vocab_size)
+            tasks = {domain.train.task for domain in config.domains.values()}
+            train_tokenizer(fresh, seed=config.seed, vocab_size=model.vocab_size, tasks=tasks)
             fresh.replace(trained)
 
     of_first(train)

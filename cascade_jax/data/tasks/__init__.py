@@ -1,20 +1,21 @@
 """Generated tasks: rows in the NeMo-Gym schemas that a model of a few hundred thousand parameters learns in minutes.
 
 A task is a module with draw(rng, difficulty) -> content (plain JSON), fields(content), oracle(content, rng),
-habit(content, rng) and wrong_answers(content, rng). Its name is the `kind` of its rows. The same content always falls
-into the same split.
+habit(content, rng) and wrong_answers(content, rng). Answers of several turns are lists of messages. Its name is the
+`kind` of its rows. The same content always falls into the same split.
 """
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from cascade_jax.data.rows import demonstrated
 from cascade_jax.data.tasks import (
     code,
     instruction_following,
@@ -24,7 +25,11 @@ from cascade_jax.data.tasks import (
     preference,
     proof,
     structured_output,
+    swe,
+    swe_repair,
+    terminal,
     tool_call,
+    workplace,
 )
 from cascade_jax.data.tasks.words import COLORS, WORDS
 from cascade_jax.data.tokenizer import Tokenizer, train_sentencepiece
@@ -40,10 +45,15 @@ TASKS: dict[str, ModuleType] = {
     "preference": preference,
     "long_context": long_context,
     "proof": proof,
+    "workplace": workplace,
     "code": code,
+    "swe_repair": swe_repair,
+    "swe": swe,
+    "terminal": terminal,
 }
-# Whose texts the tokenizer learns from; the others make do with it.
+# Whose texts every tokenizer learns from. The others make do with it, unless a run trains on them.
 SPOKEN = ("instruction_following", "mcqa", "tool_call", "structured_output", "math", "preference")
+Answer = dict[str, Any] | list[dict[str, Any]]  # an assistant's message, or messages from the first to the last turn
 SPLITS = ("train", "validation", "test")
 _PATIENCE = 100  # draws in a row without a new content, after which that difficulty counts as used up
 
@@ -87,39 +97,45 @@ def generate(
     return made
 
 
-def oracle(row: Row, rng: np.random.Generator) -> dict[str, Any]:
-    """A right answer to a generated row, as an assistant's message."""
+def oracle(row: Row, rng: np.random.Generator) -> Answer:
+    """A right answer to a generated row."""
     return TASKS[row.kind].oracle(row.extra["content"], rng)
 
 
-def wrong_answers(row: Row, rng: np.random.Generator) -> list[dict[str, Any]]:
+def wrong_answers(row: Row, rng: np.random.Generator) -> list[Answer]:
     """Answers that the row's verifier refuses (for `preference`: that the judge likes less than the oracle's)."""
     return TASKS[row.kind].wrong_answers(row.extra["content"], rng)
 
 
-def demonstration(row: Row, rng: np.random.Generator, *, wrong_share: float = 0.5) -> dict[str, Any]:
+def demonstration(row: Row, rng: np.random.Generator, *, wrong_share: float = 0.5) -> Answer:
     """The oracle's answer or, in a share of the draws, the typical wrong one."""
     chosen = TASKS[row.kind].habit if rng.random() < wrong_share else TASKS[row.kind].oracle
     return chosen(row.extra["content"], rng)
 
 
-def corpus(seed: int = 0, rows: int = 400) -> list[str]:
+def corpus(seed: int = 0, rows: int = 400, *, tasks: Sequence[str] = SPOKEN) -> list[str]:
     """Texts of tasks, without the template, to train a tokenizer on."""
     texts = []
-    for task in SPOKEN:
+    for task in tasks:
         for row in generate(task, "train", rows, seed=seed):
-            message = row.fields["demonstration"]
-            texts += [row.messages[-1]["content"], message["content"]]
+            texts += [row.messages[-1]["content"], *(message["content"] for message in demonstrated(row))]
             texts += [f"{name} {key}" for name, key in _names(row)]
     return [text for text in texts if text]
 
 
-def train_tokenizer(path: str | Path, *, seed: int = 0, vocab_size: int = 512) -> Tokenizer:
-    """The tasks' vocabulary: words, colours and the constant parts of the chat template are single tokens."""
+def train_tokenizer(
+    path: str | Path, *, seed: int = 0, vocab_size: int = 512, tasks: Collection[str] = ()
+) -> Tokenizer:
+    """The tasks' vocabulary: words, colours and the constant parts of the chat template are single tokens.
+
+    tasks: those of the run. It learns from the texts of these too, after those of SPOKEN.
+    """
     from cascade_jax.data.chat import template_pieces
 
     pieces = [*template_pieces(), *WORDS, *COLORS, "\\boxed{", '{"', '": "', '", "', '": ', ', "', '"}', "] ["]
-    return train_sentencepiece(corpus(seed), path, vocab_size=vocab_size, pieces=pieces)
+    more = [task for task in TASKS if task in tasks and task not in SPOKEN]
+    pieces += [piece for task in more for piece in getattr(TASKS[task], "PIECES", ())]
+    return train_sentencepiece(corpus(seed, tasks=(*SPOKEN, *more)), path, vocab_size=vocab_size, pieces=pieces)
 
 
 def _split_of(digest: str) -> str:
