@@ -12,7 +12,7 @@ from cascade_jax.config import JudgeConfig
 from cascade_jax.data import tasks
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.rows import to_record
-from cascade_jax.data.tasks import SPLITS, TASKS, generate, oracle, train_tokenizer, wrong_answers
+from cascade_jax.data.tasks import SPLITS, SPOKEN, TASKS, generate, oracle, train_tokenizer, wrong_answers
 from cascade_jax.domains import JUDGED
 from cascade_jax.reward import VERIFIERS, judge_server
 from cascade_jax.reward.endpoint import Endpoint
@@ -20,13 +20,20 @@ from cascade_jax.reward.rule_judge import compare
 from cascade_jax.types import Reply, Sample
 
 LEVELS = (0, 1, 2, 3)
-PROMPT_TOKENS = {"tool_call": 60, "long_context": 160}  # at most; 40 for other text-only prompts
+# At most; 40 for other text-only prompts
+PROMPT_TOKENS = {"tool_call": 60, "long_context": 160, "workplace": 50, "swe_repair": 60}
+EPISODES = ("workplace", "swe", "terminal")  # judged by environments, in tests/environment
 ANSWER_TOKENS = {0: 16, 1: 16, 2: 20, 3: 28}  # by difficulty, the end token included
 
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory):
     return Chat(train_tokenizer(tmp_path_factory.mktemp("tasks") / "tokenizer.model"))
+
+
+@pytest.fixture(scope="module")
+def chat_of_all(tmp_path_factory):
+    return Chat(train_tokenizer(tmp_path_factory.mktemp("tasks") / "all.model", tasks=TASKS))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +107,8 @@ def test_more_rows_begin_with_the_same_rows():
     assert generate("mcqa", "train", 20) == generate("mcqa", "train", 50)[:20]
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "preference"])
+# Repairs are judged in tests/environment, as episodes are: each verdict starts git and pytest.
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in ("preference", "swe_repair", *EPISODES)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_verifiers_accept_the_oracle_and_refuse_wrong_answers(request, verify, task, level):
     rng = np.random.default_rng(level)
@@ -158,17 +166,45 @@ def test_demonstrations_are_wrong_as_often_as_asked(task):
     assert abs(share_right(0.5) - 0.5) < 0.08
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", (*SPOKEN, "long_context", "proof"))
 @pytest.mark.parametrize("level", LEVELS)
 def test_sizes(chat, task, level):
+    prompt, turn, total = sizes(chat, task, level)
+    assert prompt <= PROMPT_TOKENS.get(task, 40) and turn <= ANSWER_TOKENS[level] and total <= prompt + 56
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_sizes_where_the_tokenizer_knows_all_tasks(chat_of_all, task, level):
+    prompt, turn, total = sizes(chat_of_all, task, level)
+    assert prompt <= PROMPT_TOKENS.get(task, 40) and turn <= 28 and total <= 160
+
+
+def sizes(chat, task, level):
+    """Tokens of the longest prompt, the longest turn of the assistant, and the longest conversation."""
     rng = np.random.default_rng(0)
+    prompts, turns, totals = [], [], []
     for row in generate(task, "train", 60, difficulty=(level,)):
-        prompt = chat.render(row.messages, row.tools, thinking=False, generation_prompt=True).ids
-        assert len(prompt) <= PROMPT_TOKENS.get(task, 40)
-        for message in (oracle(row, rng), TASKS[task].habit(row.extra["content"], rng)):
-            ids, trained = chat.render([*row.messages, message], row.tools, thinking=False)
-            assert trained.sum() <= (40 if task == "code" else ANSWER_TOKENS[level])
-            assert len(ids) <= PROMPT_TOKENS.get(task, 40) + 56
+        prompts.append(len(chat.render(row.messages, row.tools, thinking=False, generation_prompt=True).ids))
+        for answer in (oracle(row, rng), TASKS[task].habit(row.extra["content"], rng)):
+            messages = answer if isinstance(answer, list) else [answer]
+            ids, trained = chat.render([*row.messages, *messages], row.tools, thinking=False)
+            edges = np.flatnonzero(np.diff(np.concatenate([[0], trained.astype(int), [0]])))
+            turns.append((edges[1::2] - edges[::2]).max())
+            totals.append(len(ids))
+    return max(prompts), max(turns), max(totals)
+
+
+def test_a_run_of_other_tasks_has_the_tokenizer_of_the_demo(chat, tmp_path):
+    """Only tasks beside those of the demo change what is learned, and each of their constant texts is one token."""
+    same = train_tokenizer(tmp_path / "same.model", tasks=SPOKEN[:2])
+    assert same.path.read_bytes() == chat.tokenizer.path.read_bytes()
+
+
+def test_constant_texts_are_single_tokens(chat_of_all):
+    for task in ("swe_repair", "swe", "terminal"):
+        for piece in TASKS[task].PIECES:
+            assert len(chat_of_all.tokenizer.encode(piece)) == 1, piece
 
 
 def test_tokenizer_of_the_tasks(chat, tmp_path):

@@ -1,0 +1,117 @@
+"""The recipe's eight stages on a laptop, from SFT to the repair of repositories with a shell.
+
+python -m launch.run --config=configs/full_tiny_cascade.py --workdir=runs/full_tiny
+"""
+
+from ml_collections import ConfigDict
+
+from cascade_jax.config import CascadeConfig, complete
+from configs.tiny_cascade import rl_optimizer
+
+# name -> task, difficulties, and how many rows each evaluation takes. A verdict on a repair starts git and pytest.
+DOMAINS = {
+    "instruction": ("instruction_following", (0, 1), 192),
+    "choice": ("mcqa", (0,), 192),
+    "tools": ("tool_call", (0, 1), 192),
+    "workplace": ("workplace", (0, 1), 192),
+    "structured": ("structured_output", (0, 1), 192),
+    "math": ("math", (0,), 192),
+    "chat": ("preference", (0, 1), 192),
+    "long": ("long_context", (0, 1), 192),
+    "code": ("code", (0, 1, 2), 192),
+    "repair": ("swe_repair", (0, 1), 64),
+    "agent": ("swe", (0, 1), 64),
+    "terminal": ("terminal", (0, 1), 64),
+}
+TURNS = {"workplace": {"turns": 4}, "agent": {"turns": 4}, "terminal": {"turns": 4}}  # of an episode
+PROMPTS, ANSWER, LENGTH = (48, 128), 24, 160  # tokens: prompts, at most; an answer or turn, at most; a packed row
+
+
+def domain(name: str) -> dict:
+    task, difficulty, held_out = DOMAINS[name]
+
+    def source(rows: int) -> dict:
+        return {"kind": "generated", "task": task, "rows": rows, "difficulty": difficulty}
+
+    rows = {"train": source(2000), "validation": source(held_out), "test": source(held_out)}
+    return {**rows, "thinking": False, "settings": TURNS.get(name, {})}
+
+
+def sampling() -> dict:
+    return {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": ANSWER}
+
+
+def rl(*domains: str, steps: int, learning_rate: float = 1e-3, **settings) -> dict:
+    return {
+        "kind": "rl",
+        "steps": steps,
+        "domains": dict.fromkeys(domains, 1.0),
+        "length": LENGTH,
+        "optimizer": rl_optimizer(learning_rate),
+        "sampling": sampling(),
+        "rl": {"prompts": 16, "samples": 8, "band": (0.5, 2.0), **settings},
+    }
+
+
+def sft() -> dict:
+    optimizer = {
+        "learning_rate": 3e-3,
+        "schedule": "cosine",
+        "min_learning_rate": 3e-4,
+        "warmup_steps": 30,
+        "b2": 0.98,
+        "weight_decay": 0.1,
+        "router_bias_rate": 1e-3,
+    }
+    return {
+        "kind": "sft",
+        "steps": 1000,
+        "domains": {**dict.fromkeys(DOMAINS, 1.0), "long": 1.5, "math": 1.5},
+        "length": LENGTH,
+        "checkpoint_every": 100,
+        "optimizer": optimizer,
+        "sft": {"rows": 24, "balance_coef": 1e-4},
+    }
+
+
+def mopd(*domains: str) -> dict:
+    return {
+        "kind": "distill",
+        "steps": 40,
+        "domains": dict.fromkeys(domains, 1.0),
+        "length": LENGTH,
+        "optimizer": {**rl_optimizer(5e-4, warmup_steps=10), "schedule": "cosine", "min_learning_rate": 5e-5},
+        "sampling": sampling(),
+        "distill": {"prompts": 32, "samples": 4, "teachers": dict.fromkeys(domains, "best")},
+    }
+
+
+def get_config() -> ConfigDict:
+    chat = rl("chat", steps=14, learning_rate=5e-4, kl_coef=0.03)
+    stages = {
+        "sft": sft(),
+        "chat_teacher": {**chat, "steps": 10, "side_branch": True},
+        "if_rl": rl("instruction", steps=24, dynamic_filter=True, max_draws=4, overlong="penalty"),
+        "multi_rl": rl("choice", "tools", "workplace", "structured", steps=40, overlong="filter"),
+        "mopd": mopd("instruction", "choice", "tools", "workplace", "structured", "math", "chat"),
+        "rlhf": chat,
+        "long_rl": rl("long", steps=24),
+        "code_rl": rl("code", steps=24, overlong="filter"),
+        "repair_rl": rl("repair", steps=16, prompts=8, group_floor=0.5),
+        "agent_rl": rl("agent", "terminal", steps=20, prompts=8),
+    }
+    values = {
+        "name": "full_tiny_cascade",
+        "model": "tiny",
+        "checkpoint": "",
+        "tokenizer": "",
+        "template": "nemotron3",
+        "seed": 0,
+        "buckets": PROMPTS,
+        "order": tuple(stages),
+        "domains": {name: domain(name) for name in DOMAINS},
+        "stages": stages,
+        "evaluation": {"prompts": 192, "samples": 1, "batch": 64, "sampling": sampling(), "transcripts": 2},
+        "judge": {"url": "", "model": "rule-judge"},
+    }
+    return ConfigDict(complete(CascadeConfig, values))
