@@ -125,7 +125,7 @@ def test_generated_rows_keep_the_schema(task):
     for row in tasks.generate(task, "train", 30, seed=1):
         again = parse(json.loads(json.dumps(to_record(row))))
         assert (again.id, again.kind, again.messages, again.tools) == (row.id, row.kind, row.messages, row.tools)
-        assert again.fields == row.fields
+        assert {name: again.fields[name] for name in row.fields} == row.fields  # beside columns with a default
         assert demonstration(again) is not None
 
 

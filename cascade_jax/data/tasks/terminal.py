@@ -6,23 +6,26 @@ import numpy as np
 
 from cascade_jax.data.tasks.swe import SILENT, SUBMIT, Messages, bash, said
 from cascade_jax.data.tasks.words import WORDS, assistant, other, pick
+from cascade_jax.seeding import derive
 
 PIECES = ("```\n", SUBMIT, SILENT, "echo ", "mv ", "wc -l < ", "grep ", " > ")
 _KINDS = ("make", "move", "count", "find")  # by difficulty
+_NAMED = {"make": "target word", "move": "source target", "count": "source target", "find": "source target word"}
 _TEST = """if [ "$(cat /app/{name} | tr -d ' ')" = "{wanted}" ]{more}; then r=1; else r=0; fi
 echo $r > /logs/verifier/reward.txt
 """
 
 
 def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
-    """Three different words and a number of lines."""
-    return {"kind": _KINDS[difficulty], "words": pick(rng, WORDS, 3), "lines": int(rng.integers(2, 8))}
+    """The words that the user names, all different. What the user does not see follows from them."""
+    kind = _KINDS[difficulty]
+    return {"kind": kind, "words": pick(rng, WORDS, len(_NAMED[kind].split()))}
 
 
 def fields(content: dict[str, Any]) -> dict[str, Any]:
     """The user's text and the task's folder."""
-    source, target, word = content["words"]
-    kind, lines = content["kind"], content["lines"]
+    source, target, word = _words(content)
+    kind, lines = content["kind"], 2 + derive(0, "lines", *content["words"]) % 6
     text = {
         "make": f"Write {word} into {target}.",
         "move": f"Move {source} to {target}.",
@@ -41,7 +44,7 @@ def fields(content: dict[str, Any]) -> dict[str, Any]:
 
 def oracle(content: dict[str, Any], rng: np.random.Generator) -> Messages:
     """One command, then the end."""
-    return [bash(_command(content, *content["words"])), said(SILENT), bash(SUBMIT)]
+    return [bash(_command(content, *_words(content))), said(SILENT), bash(SUBMIT)]
 
 
 def habit(content: dict[str, Any], rng: np.random.Generator) -> Messages:
@@ -53,15 +56,21 @@ def habit(content: dict[str, Any], rng: np.random.Generator) -> Messages:
 
 def wrong_answers(content: dict[str, Any], rng: np.random.Generator) -> list[Messages]:
     """No command, no work, another word, an empty file, a reward of its own."""
-    _, target, _ = content["words"]
+    _, target, _ = _words(content)
     reward = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
     return [
         [bash(SUBMIT)],
         _with_other_word(content, rng),
         [bash(f"touch {target}"), said(SILENT), bash(SUBMIT)],
         [bash(reward), said(SILENT), bash(SUBMIT)],
-        [assistant(_command(content, *content["words"])), said("Give a block."), bash(SUBMIT)],
+        [assistant(_command(content, *_words(content))), said("Give a block."), bash(SUBMIT)],
     ]
+
+
+def _words(content: dict[str, Any]) -> tuple[str, str, str]:
+    """Source, target and word. A file that is moved holds its own name."""
+    named = dict(zip(_NAMED[content["kind"]].split(), content["words"], strict=True))
+    return named.get("source", ""), named["target"], named.get("word", named.get("source", ""))
 
 
 def _command(content: dict[str, Any], source: str, target: str, word: str) -> str:
@@ -74,6 +83,6 @@ def _command(content: dict[str, Any], source: str, target: str, word: str) -> st
 
 
 def _with_other_word(content: dict[str, Any], rng: np.random.Generator) -> Messages:
-    source, _, word = content["words"]
+    source, _, word = _words(content)
     target = other(rng, WORDS, *content["words"])
     return [bash(_command(content, source, target, word)), said(SILENT), bash(SUBMIT)]
