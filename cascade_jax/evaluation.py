@@ -18,7 +18,7 @@ from cascade_jax.types import Group
 
 @dataclass(frozen=True)
 class Score:
-    """score: mean reward in [0, 1] of the samples with a verdict, with its 95 % Wilson interval (low, high)."""
+    """score: mean reward of the samples with a verdict, penalties as 0, with its 95 % Wilson interval (low, high)."""
 
     score: float | None  # None where no sample had a verdict
     low: float
@@ -79,7 +79,7 @@ def evaluate(
 
 def summarize(groups: list[Group], verdicts: list[list[Verdict]]) -> Score:
     """The Score of one domain."""
-    rewards = np.concatenate([_rewards(row) for row in verdicts])
+    rewards = np.maximum(np.concatenate([_rewards(row) for row in verdicts]), 0.0)
     known = rewards[~np.isnan(rewards)]
     samples = [sample for group in groups for sample in group.samples]
     mean = float(known.mean()) if len(known) else None

@@ -65,6 +65,8 @@ def test_a_score_leaves_out_what_had_no_verdict():
     assert (score.score, score.count, score.no_verdict) == (0.5, 2, 1)
     assert score.truncated == pytest.approx(1 / 3) and score.length == pytest.approx(4 / 3)
     assert summarize(groups[:1], [[missing]]).score is None
+    penalty = summarize(groups[:2], [[Verdict(1.0)], [Verdict(-1.0)]])  # of a broken format
+    assert penalty.score == 0.5 and 0 < penalty.low < 0.5 < penalty.high < 1
 
 
 def test_seeds_hang_on_all_their_parts_and_on_nothing_else():
