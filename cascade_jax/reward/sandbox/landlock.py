@@ -1,6 +1,7 @@
 """Started as a program: runs another one with Landlock and the system call filter of the `sandlock` package.
 
-Arguments: bytes of memory for all together, the folder that may be written, readable folders, "--", the program. It keeps the descriptors 0, 1 and 2.
+Arguments: bytes of memory for all together, the folder that may be written, readable folders, "--", the program. It
+keeps the descriptors 0, 1 and 2.
 """
 
 import os
