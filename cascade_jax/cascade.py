@@ -118,15 +118,13 @@ def _all_stages(run: _Run, manifest: Manifest) -> Manifest:
     except Stopped:
         manifest = run.save(dataclasses.replace(of_first(run.manifest), status="stopped"))
     except Unjudged:
-        if is_first():
-            write_report(run.workdir)
+        write_report(run.workdir) if is_first() else None
         raise
     else:
         manifest = run.save(dataclasses.replace(manifest, status="finished"))
     if is_first():
         write_tensorboard(run.workdir)
-        report = write_report(run.workdir)
-        run.emit(Event("finished", "", {"status": manifest.status, "report": str(report)}))
+        run.emit(Event("finished", "", {"status": manifest.status, "report": str(write_report(run.workdir))}))
     return manifest
 
 
@@ -134,7 +132,7 @@ def _one_stage(run: _Run, manifest: Manifest, name: str) -> Manifest:
     """Train, keep the final model, evaluate every domain, and only then call the stage finished."""
     stage, record = run.config.stages[name], manifest.stages[name]
     begun = time.perf_counter() - record.seconds
-    teachers = _choose_teachers(run, manifest, name)
+    teachers = manifests.choose_teachers(run.config, manifest, name)
     manifest = run.save(manifest.with_stage(name, status="running", teachers=teachers))
     state, context = _resume(run, record, name, teachers)
     about = {"kind": stage.kind, "parent": record.parent, "step": int(state.step), "steps": stage.steps}
@@ -205,24 +203,6 @@ def _resume(run: _Run, record: StageRecord, name: str, teachers: dict[str, Any])
         reference=run.frozen_weights(record.parent) if stage.kind == "rl" and stage.rl.kl_coef > 0 else None,
     )
     return state, context
-
-
-def _choose_teachers(run: _Run, manifest: Manifest, name: str) -> dict[str, Any]:
-    """domain -> {stage, reason, scores}; empty for a stage without teachers."""
-    stage = run.config.stages[name]
-    if stage.kind != "distill":
-        return {}
-    finished = [n for n in run.config.order if manifest.stages[n].status == "finished"]
-    scores = {
-        n: {domain: result["score"] for domain, result in manifest.stages[n].evaluation["validation"].items()}
-        for n in finished
-    }
-    teachers = {}
-    for domain in stage.domains:
-        teacher, reason = graph.choose_teacher(stage.distill.teachers[domain], domain, scores, finished)
-        of_domain = {n: scores[n].get(domain) for n in finished}
-        teachers[domain] = {"stage": teacher, "reason": reason, "scores": of_domain}
-    return teachers
 
 
 def _evaluate(run: _Run, name: str) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from cascade_jax.config import CascadeConfig, ConfigError, DomainConfig, JudgeConfig, SamplingConfig, build
+from cascade_jax.config import (
+    CascadeConfig,
+    ConfigError,
+    DomainConfig,
+    JudgeConfig,
+    SamplingConfig,
+    SourceConfig,
+    build,
+)
 from cascade_jax.data import sources
 from cascade_jax.data.chat import Chat
 from cascade_jax.environment import ENVIRONMENTS
@@ -31,7 +39,8 @@ JUDGED = ("judged", "proof")  # kinds whose verifiers always ask a judge
 class Domain:
     """rows: split -> rows of one kind, which a verifier judges, or the environment of their episodes.
 
-    Preferences have neither: a judge compares them within a group, as `preference` says.
+    Preferences have neither: a judge compares them within a group, as `preference` says. Nor have demonstrations (sft),
+    which only teach.
     """
 
     name: str
@@ -44,6 +53,11 @@ class Domain:
     comparer: Judge | None = None  # of preferences, while a run goes on
     environment: Environment | None = None
 
+    @property
+    def judged(self) -> bool:
+        """Whether its samples get verdicts, so that a stage can be trained on them and scored by them."""
+        return self.kind != "sft"
+
 
 def load(config: CascadeConfig) -> dict[str, Domain]:
     """All domains of the config, without a judge. ConfigError where rows have no verifier; data errors pass through."""
@@ -55,19 +69,40 @@ def _load(name: str, domain: DomainConfig, seed: int) -> Domain:
     rows = {
         split: sources.load(source, split=split, seed=seed) for split, source in given.items() if source is not None
     }
-    kind = rows["train"][0].kind
+    kind = _only_kind(name, given, rows)
+    if domain.environment not in ["", *ENVIRONMENTS]:
+        raise ConfigError(
+            f"domains.{name}.environment={domain.environment!r} does not exist; choose one of "
+            f"{', '.join(sorted(ENVIRONMENTS))}, or leave it empty for what rows of the kind {kind!r} take."
+        )
+    if (domain.environment or kind) in ENVIRONMENTS:
+        try:
+            environment = ENVIRONMENTS[domain.environment or kind](**domain.settings)
+        except TypeError as error:
+            raise ConfigError(f"domains.{name}.settings do not fit its environment: {error}.") from None
+        return Domain(name, rows, kind, domain.thinking, None, domain.judge, environment=environment)
     if kind == "preference":
         settings = build(PreferenceSettings, domain.settings, f"domains.{name}.settings")
         return Domain(name, rows, kind, domain.thinking, None, domain.judge, settings)
-    if kind in ENVIRONMENTS:
-        environment = ENVIRONMENTS[kind](**domain.settings)
-        return Domain(name, rows, kind, domain.thinking, None, domain.judge, environment=environment)
+    if kind == "sft":
+        return Domain(name, rows, kind, domain.thinking, None)
     if kind not in VERIFIERS:
         raise ConfigError(
             f"domains.{name} holds rows of kind {kind!r}, which has no verifier; "
             f"kinds with one are {', '.join(sorted([*VERIFIERS, *ENVIRONMENTS, 'preference']))}."
         )
     return Domain(name, rows, kind, domain.thinking, VERIFIERS[kind](**domain.settings), domain.judge)
+
+
+def _only_kind(name: str, given: Mapping[str, SourceConfig | None], rows: Mapping[str, Sequence[Row]]) -> str:
+    """The kind of all rows. Those that are generated have the first one's, and may be long in the making."""
+    mixed = (rows[split] for split in rows if given[split].kind != "generated")
+    kinds = sorted({part[0].kind for part in rows.values()} | {row.kind for part in mixed for row in part})
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"domains.{name} holds rows of the kinds {', '.join(kinds)}; a domain has one: set row_kind in its sources."
+        )
+    return kinds[0]
 
 
 @contextlib.contextmanager
@@ -88,7 +123,9 @@ def with_judge(domains: Mapping[str, Domain], config: JudgeConfig) -> Iterator[d
 
         ready = {}
         for name, domain in domains.items():
-            if domain.kind == "preference":
+            if domain.environment is not None:
+                pass  # it judges by itself
+            elif domain.kind == "preference":
                 domain = dataclasses.replace(domain, comparer=client(domain))
             elif domain.kind in JUDGED or getattr(domain.verifier, "grading", "") == "judge":
                 verifier = dataclasses.replace(domain.verifier, judge=client(domain).endpoint)
@@ -158,7 +195,13 @@ def _judge(domain: Domain, groups: Sequence[Group], seed: int) -> list[list[Verd
         return _of_environment(groups)
     if domain.kind == "preference":
         return preference_groups(domain.comparer, groups, seed=seed, **vars(domain.preference))[1]
-    return verify_groups({domain.kind: domain.verifier}, groups)[1]
+    return _verified(domain, groups)
+
+
+def _verified(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
+    # Whoever waits for a judge waits along with as many others as it takes at a time.
+    waiting = {"threads": domain.verifier.judge.concurrency} if domain.kind in JUDGED else {}
+    return verify_groups({domain.kind: domain.verifier}, groups, **waiting)[1]
 
 
 def score_groups(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
@@ -170,9 +213,11 @@ def _score(domain: Domain, groups: Sequence[Group]) -> list[list[Verdict]]:
     if domain.environment is not None:
         return _of_environment(groups)
     if domain.kind == "preference":
-        items = [(g.prompt.row, sample, g.prompt.row.fields["reference"]) for g in groups for sample in g.samples]
+        items = [
+            (g.prompt.row, sample, g.prompt.row.fields.get("reference", "")) for g in groups for sample in g.samples
+        ]
         return split_like(groups, win_rates(domain.comparer, items))
-    return verify_groups({domain.kind: domain.verifier}, groups)[1]
+    return _verified(domain, groups)
 
 
 def _of_environment(groups: Sequence[Group]) -> list[list[Verdict]]:

@@ -49,7 +49,7 @@ def evaluate(
     scores: dict[str, Score] = {}
     examples: list[dict[str, Any]] = []
     for name, domain in domains.items():
-        if split not in domain.rows:
+        if split not in domain.rows or not domain.judged:
             continue
         rows = [domain.rows[split][i] for i in range(min(config.prompts, len(domain.rows[split])))]
         groups: list[Group] = []

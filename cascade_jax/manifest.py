@@ -74,3 +74,18 @@ def fresh(config: CascadeConfig) -> Manifest:
             for name, stage in ((name, config.stages[name]) for name in config.order)
         },
     )
+
+
+def choose_teachers(config: CascadeConfig, manifest: Manifest, name: str) -> dict[str, Any]:
+    """domain -> {stage, reason, scores}; empty for a stage without teachers."""
+    stage = config.stages[name]
+    if stage.kind != "distill":
+        return {}
+    finished = [n for n in config.order if manifest.stages[n].status == "finished"]
+    results = {n: manifest.stages[n].evaluation.get("validation", {}) for n in finished}
+    scores = {n: {domain: result["score"] for domain, result in found.items()} for n, found in results.items()}
+    teachers = {}
+    for domain in stage.domains:
+        teacher, reason = graph.choose_teacher(stage.distill.teachers[domain], domain, scores, finished)
+        teachers[domain] = {"stage": teacher, "reason": reason, "scores": {n: scores[n].get(domain) for n in finished}}
+    return teachers

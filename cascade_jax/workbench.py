@@ -16,6 +16,7 @@ from cascade_jax.checkpoint import load_model
 from cascade_jax.config import CascadeConfig, ConfigError, ModelConfig
 from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
+from cascade_jax.data.difficulty import pass_rate
 from cascade_jax.data.tasks import train_tokenizer
 from cascade_jax.domains import Domain
 from cascade_jax.mesh import batch_shares
@@ -74,6 +75,8 @@ def prepare(config: CascadeConfig, workdir: Path) -> Workbench:
     params = apply.placed(model, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params))
     domains = domain_module.load(config)
     _check_prompts(config, chat, domains)
+    _check_rates(config, domains)
+    _check_verdicts(config, domains)
     return Workbench(model, params, dtypes, chat, domains)
 
 
@@ -161,6 +164,27 @@ def _check_prompts(config: CascadeConfig, chat: Chat, domains: Mapping[str, Doma
         prompts = (make_prompt(chat, row, name, thinking=domain.thinking) for row in domain.rows["train"])
         if not any(len(prompt.ids) <= longest for prompt in prompts):
             raise ConfigError(f"no prompt of the domain {name!r} has at most {longest} tokens; raise buckets.")
+
+
+def _check_rates(config: CascadeConfig, domains: Mapping[str, Domain]) -> None:
+    """A curriculum needs to know how hard the rows are."""
+    for name, stage in config.stages.items():
+        for domain in stage.domains if stage.kind == "rl" and stage.rl.curriculum is not None else ():
+            if all(pass_rate(row) is None for row in domains[domain].rows["train"]):
+                raise ConfigError(
+                    f"stages.{name}.rl.curriculum: no row of {domain!r} has a pass_rate; write them with "
+                    "`python -m launch.data profile`, or set curriculum=None."
+                )
+
+
+def _check_verdicts(config: CascadeConfig, domains: Mapping[str, Domain]) -> None:
+    for name, stage in config.stages.items():
+        unjudged = [domain for domain in stage.domains if not domains[domain].judged]
+        if stage.kind == "rl" and unjudged:
+            raise ConfigError(
+                f"stages.{name} is of kind rl, but {', '.join(unjudged)} hold demonstrations (kind sft), which nothing "
+                "judges; train on it in an sft stage."
+            )
 
 
 def _check_lengths(config: CascadeConfig) -> None:

@@ -7,7 +7,7 @@
 Hardware: planned for 64 chips of v5p (v5p-128 in Google's count), or 256 of v6e. Memory and time: not
 measured on any; what their compilers say is in launch/plans. Expect: the paper's Table 1, e.g. AIME 2025 92.4,
 IFBench 82.9, LiveCodeBench v6 87.2.
-Not yet: rows of `sft`, `workplace`, `long_context`, `code`, `repair` and `swe` have no verifier here so far, and a run
+Not yet: rows of `workplace`, `long_context`, `code`, `repair` and `swe` have no verifier here so far, and a run
 refuses them before its first step; a copy of this file without the stages that need them runs.
 
 Numbers in brackets, like (5.4), are sections of the recipe, which has them from the paper (arXiv 2603.19220), from its

@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -69,11 +70,21 @@ def compile_cases(cases: Sequence[str]) -> dict[str, dict[str, Kernel]]:
     return {case: {name: Kernel(**kernel) for name, kernel in of.items()} for case, of in found.items()}
 
 
+def assembler() -> Path | None:
+    """ptxas: the one on PATH, or that of the nvidia-cuda-nvcc package; None where there is neither."""
+    found = [Path(folder) / "nvidia" / "cu13" / "bin" / "ptxas" for folder in sys.path if folder]
+    on_path = shutil.which("ptxas")
+    return Path(on_path) if on_path else next((path for path in found if path.exists()), None)
+
+
 def read(path: Path) -> dict[str, Kernel]:
     """The kernels in a PTX file."""
     text = path.read_text()
     assembled = subprocess.run(
-        ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", os.devnull], capture_output=True, text=True, check=True
+        [str(assembler()), "-v", "-arch=sm_90a", str(path), "-o", os.devnull],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     instructions = {"wgmma": text.count("wgmma.mma_async"), "mma": text.count("mma.sync")}
     return {

@@ -24,7 +24,7 @@ ROWS = (
     ("advantage", "loss", "domains"),
     ("optimizer", "update", "checkpoint", "metrics"),
     ("stages",),
-    ("evaluation",),
+    ("evaluation", "profiling"),
     ("workbench", "export", "cascade", "report", "conformance", "plan"),
 )
 ROW = {name: number for number, row in enumerate(ROWS) for name in row}

@@ -118,6 +118,6 @@ def test_the_header_says_which_domains_nothing_judges_yet():
     later = nemotron_cascade2_30b.__doc__.partition("Not yet: ")[2].partition("have no verifier")[0]
     kinds = {"instruction": "instruction_following", "structured": "structured_output", "chat": "preference"}
     kinds |= {"workplace": "workplace", "code": "code", "repair": "swe", "swe": "swe", "long_context": "long_context"}
-    judged = {*VERIFIERS, "preference"}
+    judged = {*VERIFIERS, "preference", "sft"}
     unjudged = {name for name in config("v5p:4x4x4").domains if kinds.get(name, name) not in judged}
     assert {name for name in config("v5p:4x4x4").domains if f"`{name}`" in later} == unjudged

@@ -12,6 +12,7 @@ from cascade_jax.config.run import (
     SourceConfig,
 )
 from cascade_jax.config.stage import (
+    CurriculumConfig,
     DistillConfig,
     LoRAConfig,
     OptimizerConfig,
@@ -24,6 +25,7 @@ from cascade_jax.config.stage import (
 __all__ = [
     "CascadeConfig",
     "ConfigError",
+    "CurriculumConfig",
     "DistillConfig",
     "DomainConfig",
     "EvalConfig",

@@ -10,13 +10,21 @@ from cascade_jax.config.stage import SamplingConfig, StageConfig
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """Where rows come from. `kind` picks the reader; `path`: a file or data set directory; `task`: a generated task."""
+    """Where rows come from. `kind` picks the reader; `path`: a file, folder or data set; `task`: a generated task.
 
-    kind: Literal["generated", "jsonl", "parquet", "tfds", "ifbench"] = "generated"
+    folder: .jsonl and .parquet files, or Harbor tasks. hf: NAME or NAME:CONFIG of the Hugging Face hub, streamed.
+    verifiers: the name of a taskset.
+    """
+
+    kind: Literal["generated", "jsonl", "parquet", "folder", "tfds", "hf", "ifbench", "verifiers"] = "generated"
     path: str = ""
     task: str = ""
     rows: int = 0  # how many to take; 0 takes all that a file has
     difficulty: tuple[int, ...] = (0, 1, 2, 3)
+    problems: str = ""  # the side file with the problems of contest rows
+    row_kind: str = ""  # of a file with rows of several kinds, take those of this one
+    drop_solved: bool = False  # leave out rows whose pass_rate is 1
+    keep_unsolved: float = 1.0  # of the rows whose pass_rate is 0, keep this share, drawn by the run's seed
 
     def __post_init__(self) -> None:
         if self.kind == "generated":
@@ -24,6 +32,7 @@ class SourceConfig:
             require(self.rows > 0, f"the generated source of task {self.task!r} needs rows > 0.")
         elif self.kind != "ifbench":
             require(self.path != "", f"a {self.kind} source needs a path.")
+        require(0 <= self.keep_unsolved <= 1, f"keep_unsolved={self.keep_unsolved} must be from 0 to 1.")
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,9 @@ class DomainConfig:
     validation: SourceConfig
     test: SourceConfig | None = None
     thinking: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the domain's verifier, or of its comparisons
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of its verifier, environment, or comparisons
     judge: JudgeConfig | None = None  # None: the run's
+    environment: str = ""  # one of cascade_jax.environment.ENVIRONMENTS, in place of what the rows' kind would take
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,21 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
+class CurriculumConfig:
+    """Easy rows first: pass rates follow a Gaussian whose mean slides over the stage (Nemotron 3 Nano, 3.2.2).
+
+    It slides over steps * prompts rows; where the dynamic filter draws again, the end is reached sooner.
+    """
+
+    start: float = 0.9  # the mean pass rate of the first prompts
+    end: float = 0.1  # of the last ones
+    spread: float = 0.2  # the standard deviation
+
+    def __post_init__(self) -> None:
+        require(self.spread > 0, f"curriculum.spread={self.spread} must be positive.")
+
+
+@dataclass(frozen=True)
 class RLConfig:
     """GRPO (recipe 5): strictly on-policy, one optimizer step per batch."""
 
@@ -74,6 +89,7 @@ class RLConfig:
     normalize_std: bool = True
     leave_one_out: bool = False
     shuffle_rewards: bool = False  # a control: must not improve anything
+    curriculum: CurriculumConfig | None = None  # of rows with a pass_rate; None: all rows in a random order
 
     def __post_init__(self) -> None:
         _positive(self, "prompts", "samples", "max_draws", where="rl.")

@@ -14,7 +14,7 @@ from cascade_jax.types import UNCLOSED_THOUGHT, Reply, ToolCall
 _CALL = re.compile(
     r"\s*<function=[^>\n]+>\s*(<parameter=[^>\n]+>((?!</parameter>).)*</parameter>\s*)*</function>\s*", re.DOTALL
 )
-_TOOL_TAGS = (
+TOOL_TAGS = (
     "<tool_call>",
     "</tool_call>",
     "<function=",
@@ -23,7 +23,7 @@ _TOOL_TAGS = (
     "</parameter>",
     "<tool_response>",
 )
-_THINK_TAGS = ("<think>", "</think>")
+THINK_TAGS = ("<think>", "</think>")
 
 
 class Rendered(NamedTuple):
@@ -109,9 +109,9 @@ class Chat:
         thought = parsed.reasoning_content is not None
         if parsed.reasoning_complete is False or (thought and "</think>" not in self.tokenizer.decode(ids)):
             return UNCLOSED_THOUGHT
-        if any(tag in parsed.content for tag in _THINK_TAGS):
+        if any(tag in parsed.content for tag in THINK_TAGS):
             return "a stray think tag"
-        if any(tag in parsed.content for tag in _TOOL_TAGS):
+        if any(tag in parsed.content for tag in TOOL_TAGS):
             return "a leftover tool tag"
         if any(token in parsed.content for token in self.tokenizer.specials):
             return "a special token in the text"

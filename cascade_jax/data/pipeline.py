@@ -1,7 +1,8 @@
 """Endless, seeded streams over the rows of several domains, with a position that can be saved and set (Grain).
 
 A stream visits domains in exact proportion to their weights at every moment (low discrepancy, no dice). Within a domain
-it goes through all rows in an order that is shuffled anew for each epoch. Position n depends on the arguments alone.
+it goes through all rows in an order that is shuffled anew for each epoch, or through them in that of a curriculum.
+Position n depends on the arguments alone.
 """
 
 import math
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cascade_jax.config import CurriculumConfig
+from cascade_jax.data.curriculum import Order
+from cascade_jax.data.difficulty import pass_rate
 from cascade_jax.data.packing import pack
 from cascade_jax.seeding import derive
 from cascade_jax.types import Batch, Row
@@ -27,10 +31,18 @@ Position = tuple[str, int]  # domain, index of the row in it
 class Mixture:
     """The endless stream of positions, with random access. ValueError where names differ or a domain has no rows.
 
-    Among the first n positions, a domain has its share of n up to less than one for each domain before it.
+    Among the first n positions, a domain has its share of n up to less than one for each domain before it. `orders`
+    (domain -> order, order[k] = index of its k-th row) replaces the shuffled epochs.
     """
 
-    def __init__(self, sizes: Mapping[str, int], weights: Mapping[str, float], *, seed: int):
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        weights: Mapping[str, float],
+        *,
+        seed: int,
+        orders: "Mapping[str, Shuffled | Order] | None" = None,
+    ):
         if set(sizes) != set(weights):
             raise ValueError(
                 f"the domains {sorted(sizes)} and the weights of {sorted(weights)} must have the same names."
@@ -43,8 +55,7 @@ class Mixture:
         scale = math.lcm(*(part.denominator for part in parts.values()))
         self._shares = {name: int(part * scale) for name, part in parts.items()}
         self._total = sum(self._shares.values())
-        self._sizes, self._seed = dict(sizes), seed
-        self._orders: dict[str, tuple[int, np.ndarray]] = {}  # domain -> (epoch, the order of its rows)
+        self._orders = orders or {name: Shuffled(size, name, seed=seed) for name, size in sizes.items()}
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -55,23 +66,59 @@ class Mixture:
         for name, share in self._shares.items():
             count = before * share // total
             if after * share // total > count:
-                return name, self._index(name, count)
+                return name, self._orders[name][count]
             before, after, total = before - count, after - count, total - share
         raise IndexError(f"position {n} is negative")
 
-    def _index(self, name: str, count: int) -> int:
-        epoch, place = divmod(count, self._sizes[name])
-        if self._orders.get(name, (None,))[0] != epoch:
-            generator = np.random.default_rng(derive(self._seed, name, epoch))
-            self._orders[name] = epoch, generator.permutation(self._sizes[name])
-        return int(self._orders[name][1][place])
+
+class Shuffled:
+    """The endless order of a domain's rows: all of them in each epoch, shuffled anew."""
+
+    def __init__(self, size: int, name: str, *, seed: int):
+        self._size, self._name, self._seed = size, name, seed
+        self._epoch, self._order = -1, np.zeros(0, np.int64)
+
+    def __getitem__(self, n: int) -> int:
+        epoch, place = divmod(n, self._size)
+        if self._epoch != epoch:
+            generator = np.random.default_rng(derive(self._seed, self._name, epoch))
+            self._epoch, self._order = epoch, generator.permutation(self._size)
+        return int(self._order[place])
+
+
+def curriculum(
+    domains: Mapping[str, Sequence[Row]],
+    weights: Mapping[str, float],
+    config: CurriculumConfig,
+    *,
+    seed: int,
+    draws: int,
+) -> dict[str, Order]:
+    """domain -> order, for a stage that draws `draws` prompts in all. ValueError where a domain was not profiled."""
+    orders = {}
+    for name, rows in domains.items():
+        try:
+            orders[name] = Order(
+                [pass_rate(row) for row in rows],
+                config,
+                draws=round(draws * weights[name] / sum(weights.values())),
+                seed=derive(seed, name),
+            )
+        except ValueError as error:
+            raise ValueError(f"domain {name!r} has no curriculum: {error}") from None
+    return orders
 
 
 def prompts(
-    domains: Mapping[str, Sequence[Row]], weights: Mapping[str, float], *, seed: int, batch: int
+    domains: Mapping[str, Sequence[Row]],
+    weights: Mapping[str, float],
+    *,
+    seed: int,
+    batch: int,
+    orders: Mapping[str, Order] | None = None,
 ) -> "grain.DatasetIterator[list[tuple[str, Row]]]":
     """An endless iterator over lists of `batch` (domain, row). `set_state` takes what `get_state` gave (JSON)."""
-    mixture = Mixture({name: len(rows) for name, rows in domains.items()}, weights, seed=seed)
+    mixture = Mixture({name: len(rows) for name, rows in domains.items()}, weights, seed=seed, orders=orders)
     rows = _dataset(mixture).map(lambda position: (position[0], domains[position[0]][position[1]]))
     return _iterator(rows.batch(batch, batch_fn=list))
 

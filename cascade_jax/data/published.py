@@ -75,7 +75,7 @@ def _r2e(record: dict[str, Any]) -> dict[str, Any]:
     if isinstance(run, Mapping) and isinstance(run.get("test_file_codes"), list) and "test_files" not in record:
         names = run.get("test_file_names") or []
         record["test_files"] = {
-            f"r2e_tests/{Path(name).name}": code for name, code in zip(names, run["test_file_codes"], strict=False)
+            f"r2e_tests/{Path(str(name)).name}": code for name, code in zip(names, run["test_file_codes"], strict=False)
         }
     return record
 

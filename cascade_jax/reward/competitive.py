@@ -11,7 +11,7 @@ from typing import Any
 
 from cascade_jax.reward.code import Code
 from cascade_jax.reward.sandbox import SandboxBroken
-from cascade_jax.reward.sandbox.judge import Judgement, Submission, Test, judge
+from cascade_jax.reward.sandbox.judge import Case, Judgement, Submission, judge
 from cascade_jax.reward.verdict import Verdict, unjudged
 from cascade_jax.types import Row, Sample
 
@@ -47,7 +47,7 @@ class Competitive:
         wanted = problem["subtasks"][subtask]
         tests = [problem["all_tests"][name] for name in wanted["test_names"]]
         add = wanted.get("aggregation") == "sum"
-        cases = [Test(test["input"], test["output"]) for test in tests]
+        cases = [Case(test["input"], test["output"]) for test in tests]
         judgement = self.code.pool.run(judge, submission, cases, 0.0 if add else _SOME)
         scores = [*judgement.scores, *[0.0] * (len(tests) - len(judgement.scores))]
         share = sum(scores) / len(scores) if add else min(scores)

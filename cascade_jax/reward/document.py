@@ -4,7 +4,6 @@ import csv
 import io
 import itertools
 import json
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -12,7 +11,8 @@ from datetime import date, datetime, time
 from typing import Any
 
 _MAX_CHARS = 65_536
-_MAX_BRACKETS = 64
+_MAX_DEPTH = 64
+_MAX_NUMBER = 10**100  # what is computed with larger ones overflows, or cannot be written any more
 _INTEGER = re.compile(r"[+-]?\d{1,300}")
 _NUMBER = re.compile(r"[+-]?(?:\d{1,300}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?")
 
@@ -33,17 +33,23 @@ def parse(text: str, kind: str, schema: Mapping[str, Any]) -> Any:
         raise DocumentError("nested too deep") from None
 
 
-def depth(value: Any) -> int:
-    """Levels of nesting, 0 for a leaf. Iterative, so that deep values cannot exhaust the stack."""
-    deepest, stack = 0, [(value, 0)]
+def bounded(value: Any) -> Any:
+    """The value itself. DocumentError: too deep, or a number in it is too large, infinite or not a number.
+
+    Iterative, so that deep values cannot exhaust the stack.
+    """
+    stack = [(value, 0)]
     while stack:
         node, level = stack.pop()
-        deepest = max(deepest, level)
+        if level > _MAX_DEPTH:
+            raise DocumentError(f"nested deeper than {_MAX_DEPTH}")
+        if isinstance(node, (int, float)) and not -_MAX_NUMBER < node < _MAX_NUMBER:  # false for NaN too
+            raise DocumentError("a number is too large or none")
         if isinstance(node, Mapping):
             stack += [(inner, level + 1) for inner in node.values()]
         elif isinstance(node, list):
             stack += [(inner, level + 1) for inner in node]
-    return deepest
+    return value
 
 
 def _json(text: str, schema: Mapping[str, Any]) -> Any:
@@ -81,7 +87,7 @@ def _yaml(text: str, schema: Mapping[str, Any]) -> Any:
                 raise DocumentError("a key is repeated")
             return made
 
-    if _open_brackets(text) > _MAX_BRACKETS:  # PyYAML takes quadratic time to find out
+    if _open_brackets(text) > _MAX_DEPTH:  # PyYAML takes quadratic time to find out
         raise DocumentError("nested too deep")
     try:
         return _plain(yaml.load(text, Loader))
@@ -96,6 +102,9 @@ def _open_brackets(text: str) -> int:
 
 
 def _toml(text: str, schema: Mapping[str, Any]) -> Any:
+    # A key of many parts, a.b.c, takes tomllib quadratic time.
+    if max(part.count(".") for part in re.split(r"[=\n\[\]{},]", text)) > _MAX_DEPTH:
+        raise DocumentError("nested too deep")
     try:
         return _plain(tomllib.loads(text))
     except ValueError as error:
@@ -112,9 +121,9 @@ def _plain(value: Any) -> Any:
         return [_plain(inner) for inner in value]
     if isinstance(value, (date, datetime, time)):
         return value.isoformat()
-    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
+    if value is None or isinstance(value, (str, int, float)):
         return value
-    raise DocumentError(f"{value if isinstance(value, float) else type(value).__name__} is not a JSON value")
+    raise DocumentError(f"{type(value).__name__} is not a JSON value")
 
 
 def _xml(text: str, schema: Mapping[str, Any]) -> Any:
@@ -126,59 +135,95 @@ def _xml(text: str, schema: Mapping[str, Any]) -> Any:
         document = xmltodict.parse(text)  # refuses entity declarations
     except (ExpatError, ValueError) as error:
         raise DocumentError(str(error)) from None
-    (root, inside), *_ = document.items()
+    (name, inside), *_ = document.items()
     # XML needs a root element: it is the schema's only property, or stands for the object itself.
-    return _typed(document if list(schema.get("properties", ())) == [root] else inside, schema)
+    properties = {key for view in _views(schema, schema) for key in view.get("properties", ())}
+    return _typed(document if properties == {name} else inside, schema, schema)
 
 
 def _csv(text: str, schema: Mapping[str, Any]) -> Any:
-    one = schema.get("type") == "object"
-    item = schema if one else schema.get("items", {})
     try:
         header, *rows = [row for row in csv.reader(io.StringIO(text), strict=True) if row]
     except (csv.Error, ValueError) as error:
         raise DocumentError(str(error)) from None
     if not rows or any(len(row) != len(header) for row in rows) or len(set(header)) != len(header):
         raise DocumentError("it needs a header and rows of the same number of cells")
-    values = [
-        {name: _typed(cell, _of(item, "properties").get(name, {})) for name, cell in zip(header, row, strict=True)}
-        for row in rows
-    ]
-    if one and len(values) != 1:
-        raise DocumentError(f"one row is expected, there are {len(values)}")
-    return values[0] if one else values
+    records = [dict(zip(header, row, strict=True)) for row in rows]
+    if "object" not in _kinds(_views(schema, schema)):
+        return _typed(records, {"type": "array", **schema}, schema)
+    if len(records) != 1:
+        raise DocumentError(f"one row is expected, there are {len(records)}")
+    return _typed(records[0], schema, schema)
 
 
-def _typed(value: Any, schema: Any) -> Any:
+def _typed(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
     """Text turned into what the schema asks for at this place; what does not fit stays, for the validator to refuse."""
-    kinds = _of(schema, "type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
+    views = _views(schema, root)
+    kinds = _kinds(views)
     if isinstance(value, dict) and "array" not in kinds:
-        return {key: _typed(inner, _of(schema, "properties").get(key, {})) for key, inner in value.items()}
+        return {key: _typed(inner, _at(views, key), root) for key, inner in value.items()}
     if "array" in kinds:
+        items = {"anyOf": [view["items"] for view in views if "items" in view]}
+        if value is None:
+            return []
         if isinstance(value, dict) and len(value) == 1:  # <tags><tag>a</tag><tag>b</tag></tags>
-            (value,) = value.values()
-        items = value if isinstance(value, list) else [] if value is None else [value]
-        return [_typed(inner, _of(schema, "items")) for inner in items]
+            (key, inside), *_ = value.items()
+            value = value if _at(_views(items, root), key)["anyOf"] else inside
+        values = value if isinstance(value, list) else [value]
+        return [_typed(inner, items, root) for inner in values]
     if value is None or value == "":
         return None if "null" in kinds else "" if "string" in kinds else value
     return _scalar(value, kinds) if isinstance(value, str) else value
 
 
-def _scalar(text: str, kinds: list[str]) -> Any:
+def _scalar(text: str, kinds: set[str]) -> Any:
     if "integer" in kinds and _INTEGER.fullmatch(text):
         return int(text)
     if "number" in kinds and _NUMBER.fullmatch(text):
         return float(text)
-    if "boolean" in kinds and text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    if "boolean" in kinds and text.lower() in ("true", "false", "1", "0"):
+        return text.lower() in ("true", "1")
     return text
 
 
-def _of(schema: Any, key: str, default: Any = None) -> Any:
-    return schema.get(key, {} if default is None else default) if isinstance(schema, Mapping) else default or {}
+def _views(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """All schemas that speak of one place: itself, what it refers to, its parts and its alternatives."""
+    found: list[Mapping[str, Any]] = []
+    waiting = [schema]
+    while waiting:
+        view = waiting.pop(0)
+        if isinstance(view, Mapping) and not any(view is other for other in found):
+            found.append(view)
+            waiting += [part for key in ("allOf", "anyOf", "oneOf") for part in view.get(key, ())]
+            waiting += [view[key] for key in ("then", "else") if key in view]
+            waiting.append(_target(view["$ref"], root) if "$ref" in view else None)
+    return found
 
 
+def _target(reference: str, root: Any) -> Any:
+    """What a reference inside the schema points at; None where there is nothing."""
+    for name in reference.removeprefix("#").split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        root = root.get(name) if isinstance(root, Mapping) else None
+    return root
+
+
+def _at(views: list[Mapping[str, Any]], key: str) -> dict[str, Any]:
+    """The schema of a property, out of all views of its object."""
+    return {"anyOf": [view["properties"][key] for view in views if key in view.get("properties", ())]}
+
+
+def _kinds(views: list[Mapping[str, Any]]) -> set[str]:
+    """The types that the value may have; where none is named, those of the values that are listed."""
+    named = [view["type"] for view in views if "type" in view]
+    kinds = {kind for names in named for kind in ([names] if isinstance(names, str) else names)}
+    listed = [
+        value for view in views for value in [*view.get("enum", ()), *([view["const"]] if "const" in view else ())]
+    ]
+    return kinds or {_KINDS.get(type(value), "") for value in listed}
+
+
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _PARSERS: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {
     "json": _json,
     "yaml": _yaml,

@@ -6,6 +6,7 @@ Blocking and safe to share among threads; under asyncio it is called through `as
 import hashlib
 import http.client
 import json
+import math
 import os
 import queue
 import threading
@@ -53,6 +54,7 @@ class Endpoint:
         path = address.path.rstrip("/")
         self._config = config
         self._path = (path if path.endswith("/v1") else f"{path}/v1") + "/chat/completions"
+        self.concurrency = config.concurrency  # requests at a time, from however many threads
         self._headers = {"Content-Type": "application/json", **_authorization(config)}
         self.where = f"judge at {address.scheme}://{address.netloc}{self._path}"
         # The standard library's client costs a fifth of httpx per request, and a demo step makes 448 of them.
@@ -63,7 +65,7 @@ class Endpoint:
         self._executor = ThreadPoolExecutor(config.concurrency, thread_name_prefix="judge-client")
         self._lock = threading.Lock()
         self._asked: dict[str, Future[str]] = {}  # replies by the hash of their request, and those on their way
-        self._down_at = -_DOWN
+        self._down_at = -math.inf
 
     def __enter__(self) -> "Endpoint":
         return self
@@ -143,7 +145,7 @@ class Endpoint:
                 if error.final:
                     return "", failed
                 continue
-            self._down_at = -_DOWN
+            self._down_at = -math.inf
             if read(text) is not None:
                 return text, None
             failed = Answer(None, f"{self.where}: its reply cannot be read: {text[-80:]!r}", unreadable=True)

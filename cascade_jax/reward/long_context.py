@@ -51,12 +51,13 @@ class LongContext:
 
 def own_share(text: str, prompt: str, *, run: int = _COPIED) -> float:
     """The share of the text's words that stand in no run of `run` words that the prompt has too; 1 for short texts."""
-    words, given = text.split(), prompt.split()
+    words = text.split()
+    if len(words) < run:
+        return 1.0
     runs: dict[tuple[str, ...], list[int]] = {}
     for i in range(len(words) - run + 1):
         runs.setdefault(tuple(words[i : i + run]), []).append(i)
-    if not runs:
-        return 1.0
+    given = prompt.split()
     seen = {window for window in zip(*(given[k:] for k in range(run)), strict=False) if window in runs}
     copied = [False] * len(words)
     for i in sorted(i for window in seen for i in runs[window]):

@@ -198,7 +198,8 @@ def _chosen(samples: Sequence[int], pairs: str) -> list[tuple[int, int]]:
 
 
 def _shown(sample: Sample) -> str:
-    return reply_of(sample).content.strip() or PLACEHOLDER
+    """The final answer alone: what stands before a stray end of a thought is no part of it."""
+    return reply_of(sample).content.rpartition("</think>")[2].strip() or PLACEHOLDER
 
 
 def _comparison(row: Row, first: str, second: str) -> Comparison:

@@ -6,23 +6,23 @@ Row fields (NeMo-Gym): `schema_str`, `schema_type` (json, yaml, xml, toml, csv),
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from cascade_jax.reward.document import DocumentError, depth, parse
-from cascade_jax.reward.tool_call import same_value
+from cascade_jax.reward.document import DocumentError, bounded, parse
+from cascade_jax.reward.tool_call import format_fault, same_value
 from cascade_jax.reward.verdict import Verdict, reply_of, unanswered, unjudged, wrong
 from cascade_jax.types import Row, Sample, ToolCall
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-_MAX_DEPTH = 64
-_ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
-_SCHEMA_LISTS = ("prefixItems", "anyOf", "oneOf")
-_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_CHILDREN = ("items", "additionalProperties", "contains", "propertyNames")
+_CHILD_MAPS = ("properties", "patternProperties")
+_PARTS = ("anyOf", "oneOf", "$ref", "then", "else", "dependentSchemas")  # of the same object, as allOf
+_OPEN = ".open"  # ends the name of a definition that its user closes
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class StructuredOutput:
     strip_fence: bool = False  # forgive a code fence around the answer
 
     def verify(self, row: Row, sample: Sample) -> Verdict:
+        from referencing.exceptions import Unresolvable
+
         try:
             schema, validator = compiled(row.fields["schema_str"])
         except (KeyError, TypeError, ValueError) as error:
             return unjudged(f"schema_str cannot be used: {error}")
-        early = unanswered(sample)
-        if early is not None:
+        if (early := unanswered(sample)) is not None:
             return early
         try:
             value = self._payload(row, sample, schema)
+            fault = next(validator.iter_errors(value), None)
         except DocumentError as error:
             return wrong(f"does not parse: {error}")
-        try:
-            fault = next(validator.iter_errors(value), None)
-        except RecursionError:
-            return unjudged("schema_str refers to itself without end")
+        except (ValueError, RecursionError, Unresolvable) as error:
+            return unjudged(f"the row cannot be used: {error}")
         valid = fault is None
         components = {"valid": float(valid)}
         info = {} if fault is None else {"reason": f"breaks the schema at {fault.json_path}: {fault.message[:200]}"}
@@ -60,15 +60,13 @@ class StructuredOutput:
     def _payload(self, row: Row, sample: Sample, schema: Mapping[str, Any]) -> Any:
         reply = reply_of(sample)
         if row.fields.get("response_mode", "text") == "tool_call":
-            if reply.malformed is not None:
-                raise DocumentError(f"malformed reply, {reply.malformed}")
-            value = _tool_payload(reply.tool_calls, row.fields["tool_name"], row.fields.get("tool_payload_key"))
+            if (fault := format_fault(reply)) is not None:
+                raise DocumentError(f"malformed reply, {fault}")
+            value = _tool_payload(reply.tool_calls, row.fields.get("tool_name"), row.fields.get("tool_payload_key"))
         else:
             text = _without_fence(reply.content) if self.strip_fence else reply.content
             value = parse(text.strip(), row.fields.get("schema_type", "json"), schema)
-        if depth(value) > _MAX_DEPTH:
-            raise DocumentError(f"nested deeper than {_MAX_DEPTH}")
-        return value
+        return bounded(value)
 
 
 def content_match(expected: Any, value: Any) -> float:
@@ -99,13 +97,34 @@ def compiled(schema_text: str) -> tuple[dict[str, Any], "Draft202012Validator"]:
     if not isinstance(schema, dict):
         raise ValueError("it is not a JSON object")
     _refuse_remote(schema)
-    strict = make_strict(schema)
     try:
-        jsonschema.Draft202012Validator.check_schema(strict)
+        jsonschema.Draft202012Validator.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise ValueError(f"it is not a JSON Schema: {error.message}") from None
+        raise ValueError(f"it is not a JSON Schema: {error.message[:200]}") from None
+    strict = make_strict(schema)
     # An empty registry: nothing is ever fetched.
-    return strict, jsonschema.Draft202012Validator(strict, registry=referencing.Registry(), format_checker=_formats())
+    return strict, _validator_class()(strict, registry=referencing.Registry(), format_checker=_formats())
+
+
+@functools.lru_cache(maxsize=1)
+def _validator_class() -> Any:
+    """The validator of draft 2020-12, with uniqueItems in linear time: the library's takes minutes on long answers."""
+    from jsonschema import Draft202012Validator, ValidationError, validators
+
+    def unique_items(validator: Any, unique: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        if unique and isinstance(value, list) and len({_hashable(item) for item in value}) < len(value):
+            yield ValidationError("an item is repeated")
+
+    return validators.extend(Draft202012Validator, {"uniqueItems": unique_items})
+
+
+def _hashable(value: Any) -> Any:
+    """Equal for equal JSON values: 1 and 1.0 are, 1 and True are not."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _hashable(inner)) for key, inner in value.items())
+    if isinstance(value, list):
+        return tuple(_hashable(inner) for inner in value)
+    return (bool, value) if isinstance(value, bool) else value
 
 
 @functools.lru_cache(maxsize=1)
@@ -123,34 +142,48 @@ def _formats() -> Any:
 
 
 def make_strict(schema: Any, *, closed: bool = True) -> Any:
-    """A copy in which every object has all of its properties and no others, at every level."""
+    """A copy in which every object has all of its properties and no others, at every level.
+
+    Conditions (`if`, `not`) stay as they are: stricter ones would hold less often. An object that is described in parts
+    is closed as a whole, since each part sees the properties of the others; `closed` is False for such a part.
+    """
     if not isinstance(schema, Mapping):
         return schema
     strict = dict(schema)
-    for key in _ONE_SCHEMA:
-        if key in strict:
-            strict[key] = make_strict(strict[key])
-    for key in _SCHEMA_LISTS:
-        if key in strict:
-            strict[key] = [make_strict(part) for part in strict[key]]
-    for key in _SCHEMA_MAPS:
-        if key in strict:
-            strict[key] = {name: make_strict(part) for name, part in strict[key].items()}
-    if "allOf" in strict:
-        # Each part sees the properties of the others, so only the whole can be closed.
-        strict["allOf"] = [make_strict(part, closed=False) for part in strict["allOf"]]
-    if "properties" in strict:
-        strict["required"] = list(strict["properties"])
-    if closed and ("properties" in strict or "allOf" in strict):
-        strict["unevaluatedProperties" if "allOf" in strict else "additionalProperties"] = False
+    in_parts = "allOf" in schema or ("properties" in schema and any(key in schema for key in _PARTS))
+    whole = closed and not in_parts
+    for key, part in schema.items():
+        if key in _CHILDREN:
+            strict[key] = make_strict(part)
+        elif key in _CHILD_MAPS:
+            strict[key] = {name: make_strict(inner) for name, inner in part.items()}
+        elif key == "prefixItems":
+            strict[key] = [make_strict(inner) for inner in part]
+        elif key in ("allOf", "anyOf", "oneOf"):
+            strict[key] = [make_strict(inner, closed=whole) for inner in part]
+        elif key in ("then", "else"):
+            strict[key] = make_strict(part, closed=whole)
+        elif key == "dependentSchemas":
+            strict[key] = {name: make_strict(inner, closed=False) for name, inner in part.items()}
+        elif key in ("$defs", "definitions"):
+            strict[key] = {name: make_strict(inner) for name, inner in part.items()}
+            strict[key] |= {name + _OPEN: make_strict(inner, closed=False) for name, inner in part.items()}
+        elif key == "$ref" and not whole and part.rpartition("/")[0] in ("#/$defs", "#/definitions"):
+            strict[key] = part + _OPEN
+    if "properties" in schema:
+        strict["required"] = list(schema["properties"])
+        strict.pop("additionalProperties", None)
+    if closed and (in_parts or "properties" in schema):
+        strict["unevaluatedProperties" if in_parts else "additionalProperties"] = False
     return strict
 
 
 def _refuse_remote(schema: Any) -> None:
     if isinstance(schema, Mapping):
-        target = schema.get("$ref", schema.get("$dynamicRef", "#"))
-        if isinstance(target, str) and not target.startswith("#"):
-            raise ValueError(f"$ref {target!r} points outside the schema; put the definition under $defs")
+        for key in ("$ref", "$dynamicRef"):
+            target = schema.get(key, "#")
+            if isinstance(target, str) and not target.startswith("#"):
+                raise ValueError(f"{key} {target!r} points outside the schema; put the definition under $defs")
         for inner in schema.values():
             _refuse_remote(inner)
     elif isinstance(schema, list):
@@ -158,9 +191,10 @@ def _refuse_remote(schema: Any) -> None:
             _refuse_remote(inner)
 
 
-def _tool_payload(calls: tuple[ToolCall, ...], name: str, key: str | None) -> Any:
-    if [call.name for call in calls] != [name]:
-        raise DocumentError(f"one call of {name} is expected, there are {[call.name for call in calls]}")
+def _tool_payload(calls: tuple[ToolCall, ...], name: str | None, key: str | None) -> Any:
+    made = [call.name for call in calls]
+    if len(made) != 1 or (name and made != [name]):
+        raise DocumentError(f"one call of {name or 'a tool'} is expected, there are {made}")
     arguments = calls[0].arguments
     if not key:
         return dict(arguments)

@@ -105,8 +105,10 @@ def _open(
             one.chain = Chain(chat, _expected(Opening, opening), thinking=thinking[one.prompt.domain])
             ids = one.chain.prompt
             if len(ids) > longest:
-                raise _Refused(f"the episode opens with {len(ids)} tokens, more than the longest prompt of {longest}")
-            if not np.array_equal(ids, first.setdefault(one.number // samples_per_prompt, ids)):
+                too_long = f"the episode opens with {len(ids)} tokens, more than the longest prompt of {longest}"
+                one.chain = None
+                one.breaks(Broken(too_long, alarming=False))
+            elif not np.array_equal(ids, first.setdefault(one.number // samples_per_prompt, ids)):
                 raise _Refused("the episode opens otherwise than another try at the same row")
         except Exception as error:  # of the environment's messages, in a template
             one.chain = None

@@ -6,9 +6,7 @@ Whatever an environment does, a call comes back: with its result, or with what b
 import asyncio
 import math
 import os
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from cascade_jax.rollout.environment import Environment, Episode, Observation, Opening, Trajectory
+from cascade_jax.rollout.event_loop import event_loop
 from cascade_jax.types import Reply, Row, Verdict
 
 T = TypeVar("T")
@@ -23,16 +22,16 @@ Call = Callable[[], Awaitable[T]]
 
 CALLS: Mapping[str, int] = {"sandbox": max(2, os.cpu_count() or 1), "judge": 16}  # that use a resource at a time
 OTHER_CALLS = 32  # at a time, for every other resource
-THREADS = 64  # for what environments send to a thread
 SECONDS = 3600.0  # for one call
 CLOSE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A call that failed on our side: no verdict, with this reason."""
+    """A call that failed on our side: no verdict, with this reason. Not `alarming`: a row that does not fit."""
 
     reason: str
+    alarming: bool = True
 
 
 class Host:
@@ -50,11 +49,8 @@ class Host:
         self._running: set[asyncio.Task] = set()
 
     def __enter__(self) -> "Host":
-        self._loop = asyncio.new_event_loop()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="episode")
-        self._loop.set_default_executor(self._threads)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
-        self._thread.start()
+        self._context = event_loop("episodes")
+        self._run = self._context.__enter__()
         return self
 
     def __exit__(
@@ -63,10 +59,7 @@ class Host:
         try:
             self._run(self._close_all())
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._context.__exit__(None, None, None)
 
     def start(self, requests: Sequence[tuple[int, Environment, Row, int]]) -> list[Opening | Broken]:
         """requests: number, environment, row, seed. The number names the episode from now on."""
@@ -110,21 +103,9 @@ class Host:
     async def _close_all(self) -> None:
         await asyncio.gather(*self._running, return_exceptions=True)  # cancelled where there are any
         await _gathered([self._close(number) for number in list(self._open)])
-        left = asyncio.all_tasks() - {asyncio.current_task()}  # of environments that do not tidy up
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
 
     def _all(self, calls: Sequence[tuple[Environment, Call[T]]]) -> list[T | Broken]:
         return self._run(_gathered([self._guarded(environment, call) for environment, call in calls]))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C while waiting
-            future.cancel()
-            raise
 
     async def _guarded(
         self, environment: Environment | None, call: Call[T], *, seconds: float = math.inf
@@ -161,7 +142,7 @@ async def _gathered(calls: Sequence[Awaitable[T]]) -> list[T]:
 def checked(given: Any) -> Verdict:
     """What an environment said, or no verdict where that is none."""
     if isinstance(given, Broken):
-        return Verdict(math.nan, no_verdict=given.reason)
+        return Verdict(math.nan, {} if given.alarming else {"masked": 1.0}, no_verdict=given.reason)
     if not isinstance(given, Verdict):
         return Verdict(math.nan, no_verdict=f"the environment gave a {type(given).__name__} for a verdict")
     if given.no_verdict is None and not math.isfinite(given.reward):

@@ -150,10 +150,10 @@ def _episode(chat: Chat, sample: Sample) -> dict[str, Any]:
     """`turns`: who spoke (assistant, environment, or context: all anew, where the chain of tokens broke) and what."""
     turns: list[tuple[str, str]] = []
     for segment in (Segment(np.zeros(0, np.int32), sample.ids, sample.logprobs, sample.mask), *sample.later):
-        starts = [0, *(np.flatnonzero(np.diff(segment.mask)) + 1).tolist()] if len(segment.ids) else []
-        parts = [("context", segment.prompt)] if len(segment.prompt) else []
-        for start, stop in zip(starts, [*starts[1:], None], strict=True):
-            parts.append(("assistant" if segment.mask[start] else "environment", segment.ids[start:stop]))
-        turns += [(who, chat.tokenizer.decode(ids.tolist())) for who, ids in parts]
+        changes = np.flatnonzero(np.diff(segment.mask)) + 1
+        parts = [("context", segment.prompt)]
+        for ids, written in zip(np.split(segment.ids, changes), np.split(segment.mask, changes), strict=True):
+            parts.append(("assistant" if written.all() else "environment", ids))
+        turns += [(who, chat.tokenizer.decode(ids.tolist())) for who, ids in parts if len(ids)]
     unjudged = {} if sample.verdict.no_verdict is None else {"no_verdict": sample.verdict.no_verdict}
     return {"turns": turns, **unjudged}

@@ -9,6 +9,7 @@ import numpy as np
 
 from cascade_jax.advantage import group_advantages
 from cascade_jax.config import ModelConfig, StageConfig
+from cascade_jax.data.pipeline import curriculum
 from cascade_jax.data.pipeline import prompts as prompt_stream
 from cascade_jax.loss import grpo_loss
 from cascade_jax.seeding import derive
@@ -24,12 +25,11 @@ def run(stage: StageConfig, state: TrainState, context: Context) -> TrainState:
     """The stage from `state` to its last step; the stations stand in the order in which data travels."""
     loss = partial(policy_loss, context.model, stage)
     update = make_update(stage.optimizer, loss, context.optimizer, frozen=context.frozen)
-    stream = prompt_stream(
-        {name: context.domains[name].rows["train"] for name in stage.domains},
-        stage.domains,
-        seed=derive(context.seed, context.name, "data"),
-        batch=stage.rl.prompts,
-    )
+    rl, seed, orders = stage.rl, derive(context.seed, context.name, "data"), None
+    rows = {name: context.domains[name].rows["train"] for name in stage.domains}
+    if rl.curriculum is not None:
+        orders = curriculum(rows, stage.domains, rl.curriculum, seed=seed, draws=stage.steps * rl.prompts)
+    stream = prompt_stream(rows, stage.domains, seed=seed, batch=rl.prompts, orders=orders)
     if context.position is not None:
         stream.set_state(context.position)
     for step in context.steps(state):

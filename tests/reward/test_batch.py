@@ -50,7 +50,7 @@ def test_samples_that_wait_wait_together(row, sample, group):
 
 
 def test_every_kind_constructs_and_settings_reach_it():
-    assert set(VERIFIERS) == {"instruction_following", "mcqa", "tool_call", "structured_output", "math"}
+    assert set(VERIFIERS) >= {"instruction_following", "mcqa", "tool_call", "structured_output", "math"}
     for make in VERIFIERS.values():
         make()
     assert VERIFIERS["tool_call"](grading="f1").grading == "f1"

@@ -1,5 +1,9 @@
 """Which judge a domain asks: its own, the run's, or the rule judge that is served meanwhile."""
 
+import dataclasses
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -64,3 +68,34 @@ def test_settings_of_preferences_are_checked_before_the_run():
         domains.load(config(likes=likes))
     likes["settings"] = {"pairs": "circular", "both_orders": True}
     assert domains.load(config(likes=likes))["likes"].preference.both_orders
+
+
+def test_a_preference_without_reference_cannot_be_scored_but_trained(group_of):
+    run = config()
+    with domains.with_judge(domains.load(run), run.judge) as loaded:
+        group = group_of(loaded["likes"], "Sure! A kite.", "No.")
+        row = dataclasses.replace(group.prompt.row, fields={})
+        bare = Group(dataclasses.replace(group.prompt, row=row), group.samples)
+        (scores,) = domains.score_groups(loaded["likes"], [bare])
+        rewards, _ = domains.judge_groups(loaded, [bare], seed=0)
+    assert all("no reference" in verdict.no_verdict for verdict in scores) and np.isfinite(rewards).all()
+
+
+def test_as_many_samples_wait_for_a_judge_as_it_takes_at_a_time(group_of):
+    now, most, lock = 0, 0, threading.Lock()
+
+    def slow(messages):
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.2)
+        with lock:
+            now -= 1
+        return "POINTS: 7"
+
+    with judge_server.running(reply=slow) as server:
+        run = config()
+        with domains.with_judge(domains.load(run), JudgeConfig(url=server.url, concurrency=40)) as loaded:
+            rewards, _ = domains.judge_groups(loaded, [group_of(loaded["proof"], *map(str, range(60)))], seed=0)
+    assert (rewards == 1).all() and 16 < most <= 40

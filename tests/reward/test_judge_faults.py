@@ -1,5 +1,9 @@
 """A judge with faults, served: noise, position bias, malformed replies, delays, and what a group makes of them."""
 
+import re
+import subprocess
+import sys
+import threading
 import time
 
 import numpy as np
@@ -10,7 +14,6 @@ from cascade_jax.reward import judge_server, rule_judge
 from cascade_jax.reward.judge import Comparison, Judge
 from cascade_jax.reward.judge_server import Faults
 from cascade_jax.reward.preference import preference_groups
-from launch import serve
 
 MESSAGES = ({"role": "user", "content": "Describe a kite."},)
 PAIRS = [Comparison(MESSAGES, "a kite " * (i % 7 + 1), "Sure, a kite " * (i // 7 + 1)) for i in range(49)]
@@ -62,7 +65,15 @@ def test_a_malformed_judge_trains_nobody_and_is_counted(row, sample, group):
     assert np.isnan(rewards).all() and [verdict.info["unreadable"] for verdict in verdicts] == [1, 1]
 
 
-def test_the_command_takes_the_faults(capsys):
-    with pytest.raises(SystemExit):
-        serve.main(["--judge", "--noise", "much"])
-    assert "--noise" in capsys.readouterr().err
+def test_the_command_takes_the_faults():
+    command = [sys.executable, "-m", "launch.serve", "--judge", "--malformed", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        watchdog = threading.Timer(120, process.kill)
+        watchdog.start()
+        try:
+            url = re.search(r"http://\S+", process.stdout.readline())[0]
+            with Judge(JudgeConfig(url=url, retries=0)) as judge:
+                assert judge.compare(PAIRS[:1])[0].unreadable
+        finally:
+            watchdog.cancel()
+            process.kill()

@@ -80,6 +80,68 @@ def test_parts_of_all_of_are_closed_together(row, sample):
     assert grade(row, sample, '{"a": 1}', schema).reward == 0.0
 
 
+def test_what_is_described_in_parts_is_closed_as_a_whole(row, sample):
+    """The usual ways to extend a definition: its own properties are no extras, others are."""
+    base = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    b, c = ({"properties": {name: {"type": "integer"}}} for name in "bc")
+    for schema, good, bad in [
+        ({"allOf": [{"$ref": "#/$defs/base"}, b]}, [{"a": 1, "b": 2}], [{"a": 1}, {"a": 1, "b": 2, "c": 3}]),
+        ({"$ref": "#/$defs/base", **b}, [{"a": 1, "b": 2}], [{"b": 2}, {"a": 1, "b": 2, "c": 3}]),
+        (
+            {**base, "anyOf": [b, c]},
+            [{"a": 1, "b": 2}, {"a": 1, "c": 3}],
+            [{"a": 1}, {"b": 2}, {"a": 1, "b": 2, "d": 4}],
+        ),
+        ({"anyOf": [b, c]}, [{"b": 2}, {"c": 3}], [{}, {"b": 2, "c": 3}, {"a": 1}]),
+        (
+            {**base, "if": {"properties": {"a": {"const": 1}}}, "then": b, "else": c},
+            [{"a": 1, "b": 2}, {"a": 2, "c": 3}],
+            [{"a": 1, "c": 3}, {"a": 2, "b": 2}, {"a": 1}, {"a": 1, "b": 2, "c": 3}],
+        ),
+        ({**base, "not": {"properties": {"a": {"const": 7}}}}, [{"a": 1}], [{"a": 7}, {"a": 7, "b": 1}]),
+        ({"type": "object", "additionalProperties": {"$ref": "#/$defs/base"}}, [{"x": {"a": 1}}], [{"x": {}}]),
+        ({"type": "array", "prefixItems": [base]}, [[{"a": 1}]], [[{}], [{"a": 1, "b": 2}]]),
+    ]:
+        schema = {**schema, "$defs": {"base": base}}
+        for value, reward in [*((value, 1.0) for value in good), *((value, 0.0) for value in bad)]:
+            assert grade(row, sample, json.dumps(value), schema).reward == reward, (schema, value)
+
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "owner": {"$ref": "#/$defs/pet/properties/owner"},
+        "pets": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/pet"}, {"type": "null"}]}},
+        "level": {"enum": [1, 2]},
+        "open": {"type": ["boolean", "null"]},
+    },
+    "$defs": {"pet": {"type": "object", "properties": {"age": {"type": "integer"}, "owner": {"type": "string"}}}},
+}
+
+
+def test_text_formats_take_their_types_from_anywhere_in_the_schema(row, sample):
+    pet = "<pet><age>{}</age><owner>7</owner></pet>"
+    whole = "<r><owner>7</owner><pets>{}</pets><level>1</level><open>{}</open></r>"
+    for text, reward in [
+        (whole.format(pet.format(3), "0"), 1.0),
+        (whole.format(pet.format(3) + pet.format(4), ""), 1.0),
+        (whole.format("", "true"), 1.0),
+        (whole.format(pet.format("three"), "true"), 0.0),
+        (whole.format(pet.format(3), "maybe"), 0.0),
+        (whole.format("<pet><age>3</age></pet>", "true"), 0.0),
+    ]:
+        assert grade(row, sample, text, NESTED, "xml").reward == reward, text
+    ages = {"type": "array", "items": {"type": "object", "properties": {"age": {"type": "integer"}}}}
+    assert grade(row, sample, "<ages><age>3</age></ages>", ages, "xml").reward == 1.0  # the one item itself
+    assert grade(row, sample, "<ages><item><age>3</age></item></ages>", ages, "xml").reward == 1.0
+    rows = {
+        "$ref": "#/$defs/rows",
+        "$defs": {"rows": {"type": "array", "items": {"$ref": "#/$defs/pet"}}, **NESTED["$defs"]},
+    }
+    assert grade(row, sample, "age,owner\n3,7\n4,8\n", rows, "csv").reward == 1.0
+    assert grade(row, sample, "age,owner\nthree,7\n", rows, "csv").reward == 0.0
+
+
 def test_a_property_named_properties_is_data():
     schema = {"type": "object", "properties": {"properties": {"type": "string"}}}
     assert make_strict(schema)["required"] == ["properties"]
@@ -114,6 +176,7 @@ def test_tool_call_mode(row, sample):
     assert call(ToolCall("save", person), ToolCall("save", person)) == 0.0
     assert call(ToolCall("save", {**person, "age": "36"})) == 0.0
     assert call(ToolCall("save", person), malformed="stray <think>") == 0.0
+    assert call(ToolCall("save", {**person, "age": float("inf")})) == 0.0
     assert call() == 0.0
 
 
@@ -147,7 +210,14 @@ BOMB_XML = (
         ("a=" + "[" * 5_000, "toml"),
         ("x" * 100_000, "json"),
         ("9" * 50_000, "json"),
+        ("9" * 4_000, "json"),
         ("NaN", "json"),
+        ("1e999", "json"),
+        ("-Infinity", "json"),
+        ("x: 0b" + "1" * 60_000, "yaml"),
+        ("x: " + ":".join(["59"] * 20_000), "yaml"),
+        ("a = inf", "toml"),
+        ("a" + ".a" * 30_000 + " = 1", "toml"),
         (".nan", "yaml"),
         ('{"a": 1, "a": 2}', "json"),
         ("a: 1\na: 2", "yaml"),
@@ -176,6 +246,24 @@ def test_attacks_on_the_parsers_are_wrong_answers(row, sample, text, kind):
 def test_a_bad_schema_is_no_verdict(row, sample, schema):
     verdict = StructuredOutput().verify(row(schema_str=schema, schema_type="json"), sample("{}"))
     assert verdict.no_verdict is not None and "schema_str" in verdict.no_verdict
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [({"$ref": "#/$defs/none"}, "json"), ({"pattern": "("}, "json"), ({}, "ini")],
+)
+def test_a_row_that_cannot_be_judged_is_no_verdict(row, sample, schema, kind):
+    verdict = grade(row, sample, '"a"', schema, kind)
+    assert verdict.no_verdict is not None
+
+
+def test_long_lists_of_different_items_are_judged_in_time(row, sample):
+    items = ",".join(f'{{"a":{i}}}' for i in range(5_000))
+    start = time.monotonic()
+    assert grade(row, sample, f"[{items}]", {"uniqueItems": True}).reward == 1.0
+    assert time.monotonic() - start < 5
+    for text, reward in [("[1, 1.0]", 0.0), ("[1, true]", 1.0), ('[{"a": [1]}, {"a": [1]}]', 0.0), ('["1", 1]', 1.0)]:
+        assert grade(row, sample, text, {"uniqueItems": True}).reward == reward
 
 
 def test_a_schema_without_end_is_no_verdict(row, sample):

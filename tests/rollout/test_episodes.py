@@ -6,21 +6,21 @@ import threading
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers import decoders, models, pre_tokenizers
 
-from cascade_jax.config import SamplingConfig
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.tasks import train_tokenizer
+from cascade_jax.data.tokenizer import load
 from cascade_jax.rollout.engine import LocalEngine
 from cascade_jax.rollout.environment import Observation
-from cascade_jax.rollout.episode import make_prompt
-from cascade_jax.rollout.episodes import run_episodes
 from cascade_jax.rollout.host import Host
-from cascade_jax.types import Group, Sample, Verdict
+from cascade_jax.stages.batches import pack_rows, sequences
+from cascade_jax.types import Group, Prompt, Sample, Segment, Verdict
 
 from .conftest import LLAMA, random_params
 from .countdown import Guessing, guess_row
-
-SAMPLING = SamplingConfig(max_tokens=6)
+from .scripted import SAMPLING, Scripted, run, says
 
 
 @pytest.fixture(scope="module")
@@ -32,50 +32,6 @@ def chat(tmp_path_factory):
 def engine(chat):
     config = dataclasses.replace(LLAMA, vocab_size=chat.tokenizer.vocab_size)
     return LocalEngine(config, random_params(config), stop_ids=chat.stop_ids, buckets=(64, 128))
-
-
-class Scripted:
-    """An engine that writes, in the turn t of the try at a place, the t-th of the texts for it."""
-
-    def __init__(self, chat: Chat, *scripts: tuple[str, ...]) -> None:
-        self.chat, self.scripts, self.turns = chat, scripts, [0] * len(scripts)
-        self.prompts: list[list[np.ndarray]] = [[] for _ in scripts]
-
-    def generate(self, prompts, sampling, *, samples_per_prompt, seed):
-        assert samples_per_prompt == 1
-        groups = []
-        for prompt in prompts:
-            text = self.scripts[prompt.place][self.turns[prompt.place]]
-            self.turns[prompt.place] += 1
-            self.prompts[prompt.place].append(prompt.ids)
-            ids = np.array(self.chat.tokenizer.encode(text, specials=True), np.int32)
-            stop = "stop" if text.endswith("<|im_end|>") else "length"
-            logprobs = -np.arange(1, len(ids) + 1, dtype=np.float32)
-            groups.append(Group(prompt, (Sample(ids, logprobs, np.ones(len(ids), bool), stop, 7),)))
-        return groups
-
-    def load(self, params, version):
-        raise NotImplementedError
-
-
-def run(engine, chat, environment, rows, *, samples=1, thinking=False, longest=128, seed=0, sampling=SAMPLING, **more):
-    prompts = [make_prompt(chat, row, "guess", thinking=thinking) for row in rows]
-    return run_episodes(
-        engine,
-        chat,
-        {"guess": environment},
-        prompts,
-        sampling,
-        thinking={"guess": thinking},
-        longest=longest,
-        samples_per_prompt=samples,
-        seed=seed,
-        **more,
-    )
-
-
-def says(*texts):
-    return tuple(f"{text}<|im_end|>" for text in texts)
 
 
 @pytest.mark.parametrize("role", ["tool", "user"])
@@ -158,6 +114,16 @@ def test_a_context_that_is_full_ends_the_episode(chat):
     assert sample.mask[-1], "what the assistant has not seen is not in its tokens"
     [trajectory] = environment.trajectories
     assert len(trajectory.observations) == len(trajectory.replies) - 1
+
+
+def test_a_row_that_opens_too_long_is_left_out_and_no_alarm(chat):
+    environment = Guessing()
+    long = dataclasses.replace(guess_row(5), messages=({"role": "user", "content": "Name 5. " * 50},))
+    long_one, other = run(Scripted(chat, (), says("5")), chat, environment, [long, guess_row(5)], longest=100)
+    assert other.samples[0].verdict.reward == 1.0
+    [sample] = long_one.samples
+    assert "more than the longest prompt of 100" in sample.verdict.no_verdict and sample.verdict.components["masked"]
+    assert environment.closed == environment.opened
 
 
 def test_samples_depend_on_seed_row_and_sample_alone(chat, engine):
@@ -279,3 +245,56 @@ def test_an_answer_that_is_none_is_the_environments_fault(chat, given):
     [group] = run(Scripted(chat, says("1")), chat, Odd(), [guess_row(5)])
     assert group.samples[0].verdict.no_verdict and np.isnan(group.samples[0].verdict.reward)
     assert group.samples[0].written > 0, "what was written stays"
+
+
+SMOLLM2 = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_a_template_that_nobody_can_bridge_is_followed_where_its_ids_agree(tmp_path):
+    """The conversation is written anew; where it begins with what was sampled, id by id, the chain goes on."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    model = HFTokenizer(models.BPE({c: i for i, c in enumerate([*alphabet, "11"])}, [("1", "1")]))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.decoder = decoders.ByteLevel()
+    model.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    model.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text(SMOLLM2)
+    chat = Chat(load(tmp_path))
+    [group] = run(Scripted(chat, says("9", "1", "5")), chat, Guessing(), [guess_row(5)], longest=400)
+    [sample] = group.samples
+    assert sample.later == () and sample.turns == 3 and sample.verdict.reward == 1.0
+    assert chat.tokenizer.decode(sample.ids.tolist()).startswith("9<|im_end|>\n<|im_start|>user\nless<|im_end|>\n")
+
+    class Spelled(Scripted):
+        """Samples "11" as two tokens, which the template would write as one."""
+
+        def generate(self, prompts, sampling, **more):
+            groups = super().generate(prompts, sampling, **more)
+            one, end = chat.tokenizer.encode("1")[0], chat.tokenizer.token_id("<|im_end|>")
+            ids = np.array([one, one, end], np.int32)
+            sample = Sample(ids, np.full(3, -1.0, np.float32), np.ones(3, bool), "stop", 0)
+            return [Group(group.prompt, (sample,)) for group in groups]
+
+    [group] = run(Spelled(chat, says("x", "y")), chat, Guessing(turns=2), [guess_row(5)], longest=400)
+    [sample] = group.samples
+    assert len(sample.ids) == 3 and len(sample.later) == 1, "what was sampled is not what the template writes"
+    assert chat.tokenizer.encode("11")[0] in sample.later[0].prompt.tolist()
+
+
+def test_every_segment_trains_with_the_one_advantage():
+    mask = np.array([True, False, True])
+    later = Segment(np.array([9, 9], np.int32), np.array([5], np.int32), np.array([-5.0], np.float32), np.ones(1, bool))
+    ids = np.array([3, 7, 4], np.int32)
+    sample = Sample(ids, np.array([-3.0, 0.0, -4.0], np.float32), mask, "stop", 0, later=(later,))
+    group = Group(Prompt(np.array([1, 2], np.int32), guess_row(5), "guess"), (sample,))
+    batch = pack_rows(sequences(group, sample, {"advantages": 2.0}), 16, micro_batches=1)
+    assert batch.targets_BT[batch.mask_BT].tolist() == [3, 4, 5]
+    assert batch.fields["advantages"][batch.mask_BT].tolist() == [2.0] * 3
+    assert batch.fields["sampler_logprobs"][batch.mask_BT].tolist() == [-3.0, -4.0, -5.0]
+    assert batch.segments_BT[0].tolist() == [1] * 5 + [2] * 3 + [0] * 8
+    nothing = dataclasses.replace(sample, ids=ids[:0], logprobs=sample.logprobs[:0], mask=mask[:0], later=())
+    assert sequences(group, nothing, {}) == []
+    assert not any(one.trained.any() for one in sequences(group, sample, {}, trained=False))

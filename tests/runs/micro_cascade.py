@@ -1,5 +1,7 @@
 """All stage kinds in a minute: the tiny cascade with a few steps of a few rows. For tests; it learns nothing."""
 
+from pathlib import Path
+
 from ml_collections import ConfigDict
 
 from configs import tiny_cascade
@@ -22,6 +24,7 @@ def get_config() -> ConfigDict:
     small = {"prompts": 4, "samples": 3, "max_draws": 2}
     for stage in (if_rl, side, rlhf):
         stage["rl"] = {**stage["rl"], **small}
+    if_rl["rl"]["curriculum"] = {"start": 0.9, "end": 0.1, "spread": 0.2}
     for stage in (sft, if_rl, side, mopd, rlhf):
         stage["checkpoint_every"] = 2
     config.name = "micro_cascade"
@@ -31,6 +34,8 @@ def get_config() -> ConfigDict:
     for domain in config.domains.values():
         for split in ("train", "validation", "test"):
             domain[split].rows = 32
+    config.domains.instruction.train.kind = "jsonl"  # rows of the task, with made-up pass rates
+    config.domains.instruction.train.path = str(Path(__file__).with_name("profiled.jsonl"))
     config.evaluation.prompts = 8
     config.evaluation.batch = 8
     return config

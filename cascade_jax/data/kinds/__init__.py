@@ -13,8 +13,9 @@ that may lack.
   it is missing and they come as JSON text); candidates?, a pattern of all that looks like an answer; question?
 * tool_call: expected_action, one of {type: function_call, name, arguments: dict}, {type: function_call_batch, calls}
   and {type: message, content}
-* workplace: ground_truth [{name, arguments: dict}], calls that lead to the wanted end state; category?; question?
-* code: unit_tests {inputs [str], outputs [str], fn_name: str or None (stdin and stdout)}; language python or cpp;
+* workplace: ground_truth [{name, arguments: dict}], calls that lead to the wanted end state; category?; question?;
+  tables? {table: [record]}
+* code: unit_tests {inputs [str], outputs [str], fn_name: str or None (stdin and stdout)}; language? python or cpp;
   checker? (text); time_limit? (seconds); question?
 * competitive: competition_id; problem_id; subtask; subtask_score?; language; time_limit?; question?; problem?, as
   `check_problem` gives it, where it does not stand in a side file (`cascade_jax.data.problems`)

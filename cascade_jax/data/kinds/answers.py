@@ -26,7 +26,7 @@ COLUMNS = {
 GRADING = {
     "instruction_following": ("binary", "fraction"),
     "mcqa": ("strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon", "lenient_answer_colon_md"),
-    "long_context": ("all", "any", "graph_f1"),
+    "long_context": ("graph_f1", "all", "any"),
 }
 _SCHEMA_TYPES = ("json", "yaml", "xml", "toml", "csv")
 
@@ -56,6 +56,7 @@ def _clean_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_mcqa(fields: Mapping[str, Any], tools: tuple) -> dict[str, Any]:
     options = fields.get("options")
+    options = [options] if isinstance(options, Mapping) else options
     if not isinstance(options, list) or not all(isinstance(option, Mapping) for option in options):
         raise ValueError("options must be a list of {letter: text}")
     options = [{letter: text} for option in options for letter, text in option.items() if text is not None]

@@ -50,7 +50,7 @@ def infer_kind(record: Mapping[str, Any]) -> str:
         ("expected_action" in columns, "tool_call"),
         ("options" in columns or columns.get("grading_mode") in GRADING["mcqa"], "mcqa"),
         ("rubric" in columns, "proof"),
-        (isinstance(answer, list) or columns.get("grading_mode") in GRADING["long_context"], "long_context"),
+        (_is_list(answer) or columns.get("grading_mode") in GRADING["long_context"], "long_context"),
         ("expected_answer" in columns, "math"),
         ("messages" in columns, "sft"),
         ("context" in columns and "response1" in columns, "preference"),
@@ -64,3 +64,8 @@ def infer_kind(record: Mapping[str, Any]) -> str:
     if "responses_create_params" in columns:
         return "preference"
     raise ValueError(f"no column tells the kind of this row; it has {', '.join(sorted(record)) or 'no columns'}")
+
+
+def _is_list(answer: Any) -> bool:
+    """Nodes of a graph come as a list of texts or as its JSON text, which no answer to a sum looks like."""
+    return isinstance(answer, list) or (isinstance(answer, str) and answer.lstrip().startswith('["'))

@@ -35,7 +35,7 @@ def _check_code(fields: Mapping[str, Any], tools: tuple) -> dict[str, Any]:
         raise ValueError(f"unit_tests.fn_name is {name!r}; it must be the name of a function, or null for stdin")
     return {
         "unit_tests": {**tests, "inputs": inputs, "outputs": outputs, "fn_name": name},
-        **choice(fields, "language", LANGUAGES),
+        **(choice(fields, "language", LANGUAGES) if "language" in fields else {}),
         **text(fields, "checker"),
         **text(fields, "question"),
         **number(fields, "time_limit"),

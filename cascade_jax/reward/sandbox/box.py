@@ -15,28 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cascade_jax.reward.sandbox.limits import Finished, Limits, SandboxBroken
+from cascade_jax.reward.sandbox.start import ENVIRONMENT, started, user_of
 
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
 _GRACE = 15.0  # seconds that the sandbox itself may take for a reply
-# Reads the rest of the program as bytecode, which starts faster than source.
-_BOOT = """import marshal
-f = open(0, "rb", 0, closefd=False)
-def take(n):
-    b = b""
-    while len(b) < n:
-        c = f.read(n - len(b))
-        if not c: raise SystemExit
-        b += c
-    return b
-codes, setup = marshal.loads(take(int.from_bytes(take(4), "big")))
-for code in codes: exec(marshal.loads(code))
-main(setup)
-"""
 
 
 class Sandbox:
@@ -61,7 +42,7 @@ class Sandbox:
         self._lock = threading.RLock()
         self._unread = b""
         self._closed = False
-        self._process = _started([part.replace("{folder}", self.folder) for part in command], system_calls)
+        self._process = started([part.replace("{folder}", self.folder) for part in command], system_calls)
         self._handle = os.pidfd_open(self._process.pid)
         self._selector = selectors.PollSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -216,45 +197,12 @@ class Sandbox:
         self._process.wait()
 
 
-def _started(command: list[str], system_calls: bytes) -> subprocess.Popen[bytes]:
-    """bubblewrap reads the filter of system calls from a descriptor."""
-    filters = []
-    if system_calls:
-        filters = [os.memfd_create("filter")]
-        os.write(filters[0], system_calls)
-        os.lseek(filters[0], 0, os.SEEK_SET)
-        command = [command[0], "--seccomp", str(filters[0]), *command[1:]]
-    try:
-        return subprocess.Popen(
-            [*command, "-I", "-S", "-c", _BOOT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-            bufsize=0,
-            start_new_session=True,
-            pass_fds=filters,
-        )
-    finally:
-        for file in filters:
-            os.close(file)
-
-
 def finished(words: list[str], rest: bytes) -> tuple[Finished, bytes]:
     """A reply about a run, read: how it ended, and its result."""
-    code, killed, clipped, seconds, out, err = words[1:]
-    stdout, stderr, result = rest[: int(out)], rest[int(out) :][: int(err)], rest[int(out) + int(err) :]
-    ended = Finished(int(code), stdout, stderr, float(seconds), None if killed == "no" else killed, clipped == "1")
+    try:
+        code, killed, clipped, seconds, out, err = words[1:]
+        stdout, stderr, result = rest[: int(out)], rest[int(out) :][: int(err)], rest[int(out) + int(err) :]
+        ended = Finished(int(code), stdout, stderr, float(seconds), None if killed == "no" else killed, clipped == "1")
+    except ValueError:
+        raise SandboxBroken("the sandbox gave an answer that cannot be read") from None
     return ended, result
-
-
-def user_of(pid: int) -> int:
-    """A user id that no other live sandbox has: the limit on processes counts those of a user.
-
-    High ones belong to nobody; where a container maps only the low ones, one of the last 20,000 of these is taken.
-    """
-    with open("/proc/self/uid_map") as file:
-        first, _, count = (int(part) for part in file.readline().split())
-    if first == 0 and count > 1 << 31:
-        return (1 << 30) + pid
-    return first + count - 2 - pid % min(20_000, max(1, count - 2))

@@ -7,7 +7,7 @@ import resource
 
 _MOST_FILES = 50_000
 _KILL = 9
-_SUBREAPER = 36  # of prctl
+_DUMPABLE, _SUBREAPER = 4, 36  # of prctl; a change of user, below, ends the former by itself
 
 
 def confine(user: int | None, folder: str, shared: bool, limits: dict[str, int]) -> None:
@@ -16,10 +16,13 @@ def confine(user: int | None, folder: str, shared: bool, limits: dict[str, int])
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    elif shared:
+    else:
         import ctypes
 
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so that what a program leaves running stays a descendant
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_DUMPABLE, 0, 0, 0, 0)  # programs are of the same user and must not write to this one's memory
+        if shared:
+            prctl(_SUBREAPER, 1, 0, 0, 0)  # what a program leaves running stays a descendant
     os.umask(0o022)
     os.makedirs(folder, exist_ok=True)
     os.chdir(folder)

@@ -20,7 +20,7 @@ _GXX = ("g++", "-O2", "-std=gnu++17", "-pipe", "-o", "answer")
 
 
 @dataclass(frozen=True)
-class Test:
+class Case:
     """`answer`: the expected output; with a function, the expected JSON value, and `arguments` instead of stdin."""
 
     stdin: str = ""
@@ -52,7 +52,7 @@ class Judgement:
     failure: str | None = None
 
 
-def judge(submission: Submission, tests: Sequence[Test], stop_below: float = 1.0) -> Judgement:
+def judge(submission: Submission, tests: Sequence[Case], stop_below: float = 1.0) -> Judgement:
     """Test after test, until the score of one is below `stop_below`. SandboxBroken: no verdict could be had."""
     limits = submission.limits
     if submission.language == "cpp" or submission.compile:
@@ -80,7 +80,10 @@ def _prepare(box: Sandbox, submission: Submission) -> str | None:
         ended = box.load(submission.source)
         return None if ended.returncode == 0 else f"does not compile: {_said(ended)}"
     for name, content in (*submission.files, (submission.file_name, submission.source)):
-        box.write(name, content.encode(errors="replace"))
+        try:
+            box.write(name, content.encode(errors="replace"))
+        except OSError as error:
+            raise SandboxBroken(f"{name} cannot be written: {error.strerror}") from None
     argv = ["sh", "-c", submission.compile] if submission.compile else [*_GXX, submission.file_name]
     if submission.language == "python" and not submission.compile:
         return None
@@ -90,7 +93,7 @@ def _prepare(box: Sandbox, submission: Submission) -> str | None:
     return None if ended.returncode == 0 else f"does not compile: {_said(ended)}"
 
 
-def _outcomes(box: Sandbox, submission: Submission, tests: Sequence[Test]) -> Generator[tuple[Finished, bytes]]:
+def _outcomes(box: Sandbox, submission: Submission, tests: Sequence[Case]) -> Generator[tuple[Finished, bytes]]:
     if submission.language == "python" and not submission.run:
         cases = [(test.stdin.encode(errors="replace"), test.arguments) for test in tests]
         yield from box.tests(cases, function=submission.function)
@@ -129,7 +132,7 @@ class _Checker:
         if self._box is not None:
             self._box.close()
 
-    def score(self, test: Test, ended: Finished, result: bytes) -> tuple[float, str | None]:
+    def score(self, test: Case, ended: Finished, result: bytes) -> tuple[float, str | None]:
         """The score, and what is wrong where it is below 1."""
         if self._function is not None:
             try:
@@ -147,7 +150,7 @@ class _Checker:
             return 0.0, "an output that the checker cannot read"
         return score, None if score == 1.0 else "a wrong output"
 
-    def _ask(self, test: Test, output: str) -> float | None:
+    def _ask(self, test: Case, output: str) -> float | None:
         """What the row's own checker says; None where it fails."""
         if self._box is None:
             self._box = open_sandbox(Limits(seconds=_CHECK_SECONDS))

@@ -113,7 +113,7 @@ def execute(code: CodeType, names: dict[str, object], function: str | None, argu
     The streams of this process were not used yet, so they serve the program, whose files are their descriptors now.
     """
     module = type(sys)("__main__")
-    module.__dict__.update(names)
+    module.__dict__.update(names, exit=sys.exit, quit=sys.exit)  # the latter come with `site`, which is not here
     sys.modules["__main__"] = module
     sys.argv = ["answer.py"]
     status = 0

@@ -26,8 +26,8 @@ _TICK = 0.05  # seconds between two looks at memory and disk
 class Run:
     """One fork: its files, its process and how it ended."""
 
-    def __init__(self, files: list[int]):
-        self.files, self.pid, self.status = files, 0, 0
+    def __init__(self):
+        self.files, self.pid, self.status = [], 0, 9
         self.begun, self.seconds, self.killed = 0.0, 0.0, b"no"
 
     def took(self) -> None:
@@ -40,6 +40,7 @@ class Resident:
     def __init__(self, requests: int, replies: int, setup: dict[str, object]):
         self.requests, self.replies, self.folder = requests, replies, setup["folder"]
         self.limits, self.shared, self.user = setup["limits"], setup["shared"], setup["uid"]
+        self.used = False  # by a program, whose fault it may then be that nothing can be started
 
     def serve(self, more: dict[str, Callable[..., None]]) -> None:
         """Answer one request after another. The end of the input is the end of this process."""
@@ -107,16 +108,24 @@ class Resident:
 
         Files are the descriptors 0, 1, 2 of each and, with `result`, 3.
         """
-        runs = [Run(self._files(stdin, result)) for stdin in stdins]
-        for run, start in zip(runs, starts, strict=True):
-            run.begun = time.monotonic()
-            run.pid = os.fork()
+        runs = [Run() for _ in stdins]
+        for run, start, stdin in zip(runs, starts, stdins, strict=True):
+            try:
+                run.files = self._files(stdin, result)
+                run.begun = time.monotonic()
+                run.pid = os.fork()
+            except OSError:
+                if not self.used:
+                    raise
+                run.killed = b"disk"  # or processes: what ran before has left nothing to start another with
+                continue
             if run.pid == 0:
                 try:
                     self._become_program(run.files, seconds)
                     start()
                 finally:
                     os._exit(1)
+            self.used = True
         self._watch(runs, time.monotonic() + seconds)
         self._end_all(runs)
         return [self._ended(run) for run in runs]
@@ -147,7 +156,7 @@ class Resident:
         """Until all have ended, or there is a reason to end them."""
         poll = select.poll()
         poll.register(self.requests, 0)  # a closed request pipe is reported all the same
-        handles = {os.pidfd_open(run.pid): run for run in runs}
+        handles = {os.pidfd_open(run.pid): run for run in runs if run.pid}
         for handle in handles:
             poll.register(handle, select.POLLIN)
         killed = b"no"
@@ -183,10 +192,10 @@ class Resident:
                 break
             statuses[ended] = status
         for run in runs:
-            run.status = statuses[run.pid]
+            run.status = statuses.get(run.pid, run.status)
 
     def _ended(self, run: Run) -> Ended:
-        outputs = [contents(file, self.limits["output"] + 1) for file in run.files[1:]]
+        outputs = [contents(file, self.limits["output"] + 1) for file in run.files[1:]] or [b"", b"", b""]
         for file in run.files:
             os.close(file)
         return os.waitstatus_to_exitcode(run.status), run.killed, run.seconds, outputs
