@@ -5,6 +5,7 @@ from collections.abc import Callable
 from cascade_jax.environment.nemo_gym.resources import ResourcesServer
 from cascade_jax.environment.swe import SoftwareRepair
 from cascade_jax.environment.taskset import Taskset
+from cascade_jax.environment.terminal import Terminal
 from cascade_jax.environment.workplace import Workplace
 from cascade_jax.rollout.environment import Environment
 
@@ -12,6 +13,7 @@ from cascade_jax.rollout.environment import Environment
 ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
     "nemo_gym": ResourcesServer,
     "swe": SoftwareRepair,
+    "terminal": Terminal,
     "verifiers": Taskset,
     "workplace": Workplace,
 }

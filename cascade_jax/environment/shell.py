@@ -4,12 +4,13 @@ A reply calls the tool `bash` once or, where no tools are offered, holds one cod
 of its own, so only files last. The episode is over when the first line of a command's output is SUBMIT.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 
 from cascade_jax.reward.sandbox import Finished, Sandbox
-from cascade_jax.rollout.environment import Message, Observation
-from cascade_jax.types import Reply
+from cascade_jax.rollout.environment import Message, Observation, Opening
+from cascade_jax.types import Reply, Row, Verdict
 
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 BASH: Message = {
@@ -98,3 +99,17 @@ def shown(text: str, done: Finished, most: int) -> str:
         text = f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[len(text) - half :]}"
     end = f"[killed: {done.killed}]" if done.killed else f"[exit {done.returncode}]" if done.returncode else ""
     return "\n".join(part for part in (text, end) if part) or "[no output]"
+
+
+def opening(row: Row, *, instructions: bool, tools: bool, text: str) -> Opening:
+    """The row's messages and tools, or the instructions before its messages."""
+    if not instructions:
+        return Opening(row.messages, row.tools)
+    way = "" if tools else " in a ```bash block"
+    own = tuple(message for message in row.messages if message["role"] != "system")
+    return Opening(({"role": "system", "content": text.format(way=way)}, *own), (BASH,) if tools else ())
+
+
+def masked(reason: str) -> Verdict:
+    """No verdict by a rule of the recipe, not since something broke."""
+    return Verdict(math.nan, {"masked": 1.0}, no_verdict=reason)

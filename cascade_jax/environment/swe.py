@@ -4,12 +4,11 @@ Rows as `cascade_jax.reward.swe.instance` reads them: SWE-Gym, R2E-Gym, SWE-RL o
 """
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cascade_jax.environment.shell import BASH, SUBMIT, Shell, ShellLimits
+from cascade_jax.environment.shell import SUBMIT, Shell, ShellLimits, masked, opening
 from cascade_jax.reward.sandbox import Sandbox, SandboxBroken
 from cascade_jax.reward.swe.grading import GIT, MIB, ROOT, Room, checkout, grade, said
 from cascade_jax.reward.swe.history import Snapshot, snapshot
@@ -116,20 +115,6 @@ class RepairEpisode:
             return masked(found.reason)
         info = {"changed": sorted(changes), "reason": found.reason, "failed": list(found.failed[:20])}
         return Verdict(float(found.resolved), {"tests_passed": found.passed / found.asked}, info)
-
-
-def masked(reason: str) -> Verdict:
-    """No verdict by a rule of the recipe, not since something broke."""
-    return Verdict(math.nan, {"masked": 1.0}, no_verdict=reason)
-
-
-def opening(row: Row, *, instructions: bool, tools: bool, text: str) -> Opening:
-    """The row's messages and tools, or the instructions before its messages."""
-    if not instructions:
-        return Opening(row.messages, row.tools)
-    way = "" if tools else " in a ```bash block"
-    own = tuple(message for message in row.messages if message["role"] != "system")
-    return Opening(({"role": "system", "content": text.format(way=way)}, *own), (BASH,) if tools else ())
 
 
 def changed_files(box: Sandbox, base: str) -> dict[str, bytes | None]:

@@ -37,11 +37,13 @@ class Backend:
     readable: tuple[str, ...]
     codes: tuple[bytes, ...]
 
-    def open(self, limits: Limits, readable: Sequence[str] = ()) -> Sandbox:
-        """A new sandbox. SandboxBroken: it did not come up."""
+    def open(self, limits: Limits, readable: Sequence[str] = (), names: Sequence[str] = ()) -> Sandbox:
+        """A new sandbox. SandboxBroken: it did not come up, or `names` are asked for where no root is its own."""
+        if names and self.kind != "bubblewrap":
+            raise SandboxBroken(f"folders at the root, such as /{names[0]}, need bubblewrap, and this is {self.kind}")
         paths = [*self.readable, *map(str, readable)]
         if self.kind == "bubblewrap":
-            command = [*bubblewrap.command(self.bwrap, limits, paths), self.python]
+            command = [*bubblewrap.command(self.bwrap, limits, paths, names), self.python]
             return Sandbox(command, self.codes, limits, folder=bubblewrap.FOLDER, system_calls=seccomp.program())
         if self.kind == "landlock":
             script = str(Path(__file__).with_name("landlock.py"))
@@ -53,13 +55,20 @@ class Backend:
         return f"{self.kind} with {self.python}"
 
 
-def open_sandbox(limits: Limits | None = None, *, readable: Sequence[str] = (), allow_unsafe: bool = False) -> Sandbox:
+def open_sandbox(
+    limits: Limits | None = None,
+    *,
+    readable: Sequence[str] = (),
+    names: Sequence[str] = (),
+    allow_unsafe: bool = False,
+) -> Sandbox:
     """A new sandbox with an empty folder. `readable`: folders of this machine that it sees too, at the same place.
 
+    names: each /NAME inside leads to /tmp/NAME, which programs may make and fill.
     allow_unsafe: where nothing isolates, run programs with limits on resources alone; they can then read what this
     user can, and reach the network. SandboxBroken: nothing isolates here, or this one sandbox did not come up.
     """
-    return chosen(allow_unsafe).open(limits or Limits(), readable)
+    return chosen(allow_unsafe).open(limits or Limits(), readable, names)
 
 
 def chosen(allow_unsafe: bool = False) -> Backend:

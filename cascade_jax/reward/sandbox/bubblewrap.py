@@ -25,7 +25,7 @@ def binaries() -> list[str]:
     return places
 
 
-def command(bwrap: str, limits: Limits, readable: Sequence[str]) -> list[str]:
+def command(bwrap: str, limits: Limits, readable: Sequence[str], names: Sequence[str] = ()) -> list[str]:
     """Everything before the program. A user other than root gets a user namespace; root needs none, see `resident`."""
     user = (
         ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -42,6 +42,7 @@ def command(bwrap: str, limits: Limits, readable: Sequence[str]) -> list[str]:
         *("--proc", "/proc", "--dev", "/dev", *tmpfs, "/tmp", *tmpfs, "/dev/shm"),
         *(part for path in _parents(readable) for part in ("--dir", path)),  # on /tmp too, if they lie there
         *(part for path in readable for part in ("--ro-bind", path, path)),
+        *(part for name in names for part in ("--symlink", f"/tmp/{name}", f"/{name}")),
         *("--remount-ro", "/dev", "--remount-ro", "/", "--"),
     ]
 

@@ -46,11 +46,11 @@ class Room:
     processes: int = 128
     packages: tuple[str, ...] = ()
 
-    def open(self) -> Sandbox:
-        """SandboxBroken: it does not come up, or this process has no pytest."""
+    def open(self, *names: str) -> Sandbox:
+        """`names`: folders at the root that lead to /tmp. SandboxBroken: it does not come up, or no pytest is here."""
         sizes = {"disk": self.disk, "file_size": self.disk, "output": 32 * MIB}
         limits = Limits(memory=self.memory, processes=self.processes, **sizes)
-        return open_sandbox(limits, readable=[*_pytest_folders(), *self.packages])
+        return open_sandbox(limits, readable=[*_pytest_folders(), *self.packages], names=names)
 
     @property
     def library(self) -> tuple[str, ...]:
