@@ -123,7 +123,9 @@ def test_equal_rows_still_have_an_interval():
 def test_the_permutation_test_is_the_exact_one():
     gain = np.array([0.5, -0.25, 0, 0.75, 0.25, -0.5, 1.0])
     live = gain[gain != 0]
-    means = [abs(sum(s * g for s, g in zip(signs, live, strict=True))) for signs in itertools.product((1, -1), repeat=6)]
+    means = [
+        abs(sum(s * g for s, g in zip(signs, live, strict=True))) for signs in itertools.product((1, -1), repeat=6)
+    ]
     exact = np.mean([m >= abs(live.sum()) - 1e-12 for m in means])
     assert statistics.permutation_p(gain) == pytest.approx(exact)
     assert statistics.permutation_p(np.zeros(5)) == 1
