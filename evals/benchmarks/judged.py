@@ -1,0 +1,139 @@
+"""Answers that another model judges: IMO-AnswerBench, IMO-ProofBench, Humanity's Last Exam, Arena-Hard v2."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cascade_jax.reward import VERIFIERS, Verdict, Verifier
+from cascade_jax.reward.preference import win_rate
+from cascade_jax.types import Row, Sample
+from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, user_row
+from evals.benchmarks.data import Data
+
+BOXED = "{question}\n\nPut the final answer into \\boxed{{}}."
+PROOF = "{question}\n\nGive a complete and rigorous proof."
+GRADINGS = 64  # of each proof; one 0 among them makes it 0
+
+SUPERHUMAN = "of google-deepmind/superhuman on GitHub, folder imobench"
+ANSWERS = f"answerbench.csv {SUPERHUMAN} (Problem ID, Problem, Short Answer, Category)"
+PROOFS = f"proofbench.csv {SUPERHUMAN} (Problem ID, Problem, Solution, Grading guidelines, Level)"
+EXAM = "the test split of cais/hle on Hugging Face, which asks for consent (id, question, answer, category, image)"
+ARENA = (
+    "question.jsonl of lmarena/arena-hard-auto, arena-hard-v2.0 (uid, category, prompt), with a column baseline: the "
+    "answer of o3-mini-2025-01-31 (hard prompts) or gemini-2.0-flash-001 (creative writing) from its model_answer folder"
+)
+
+
+def _answers(data: Data) -> Sequence[Row]:
+    return [
+        user_row(
+            record["Problem ID"],
+            "judged",
+            BOXED.format(question=record["Problem"]),
+            {"question": record["Problem"], "expected_answer": record["Short Answer"], "category": record["Category"]},
+        )
+        for record in data.records("imo_answerbench", ANSWERS)
+    ]
+
+
+def _proofs(data: Data) -> Sequence[Row]:
+    return [
+        user_row(
+            record["Problem ID"],
+            "proof",
+            PROOF.format(question=record["Problem"]),
+            {
+                "question": record["Problem"],
+                "rubric": record["Grading guidelines"],
+                "reference": record["Solution"],
+                "level": record["Level"],
+            },
+        )
+        for record in data.records("imo_proofbench", PROOFS)
+    ]
+
+
+def _exam(data: Data) -> Sequence[Row]:
+    """The questions without an image."""
+    return [
+        user_row(
+            f"hle-{record['id']}",
+            "judged",
+            BOXED.format(question=record["question"]),
+            {"question": record["question"], "expected_answer": record["answer"], "category": record.get("category")},
+        )
+        for record in data.records("hle", EXAM)
+        if not record.get("image")
+    ]
+
+
+def _arena(data: Data) -> Sequence[Row]:
+    return [
+        user_row(
+            f"arenahard-{record['uid']}",
+            "preference",
+            record["prompt"],
+            {"reference": record["baseline"], "category": record["category"]},
+        )
+        for record in data.records("arenahard_v2", ARENA)
+    ]
+
+
+@dataclass(frozen=True)
+class Preferred:
+    """1 where the judge prefers the answer to the row's reference, 0.5 on a tie; it reads both orders."""
+
+    judge: Any
+
+    def verify(self, row: Row, sample: Sample) -> Verdict:
+        return win_rate(self.judge, row, sample)
+
+
+def _judged(kind: str, **settings: Any):
+    def make(judge: Any) -> Verifier:
+        return VERIFIERS[kind](judge=judge, **settings)
+
+    return make
+
+
+BENCHMARKS = {
+    "imo_answerbench": Benchmark(
+        "IMO-AnswerBench, 400 problems",
+        ANSWERS,
+        _answers,
+        _judged("judged"),
+        samples=16,
+        sampling=SamplingConfig(temperature=1.0, top_p=1.0, max_tokens=256 * K),
+        by="category",
+        judge="GPT-OSS-120B",
+    ),
+    "imo_proofbench": Benchmark(
+        "IMO-ProofBench, 60 problems",
+        PROOFS,
+        _proofs,
+        _judged("proof", gradings=GRADINGS),
+        sampling=SamplingConfig(temperature=1.0, top_p=0.95, max_tokens=256 * K),
+        by="level",
+        judge="DeepSeek-V3.2-Speciale",
+        note="one proof each; the paper's figure is of its test-time scaling",
+    ),
+    "hle": Benchmark(
+        "Humanity's Last Exam, the 2,158 questions without images",
+        EXAM,
+        _exam,
+        _judged("judged"),
+        sampling=UNSAID,
+        by="category",
+        judge="GPT-OSS-120B",
+    ),
+    "arenahard_v2": Benchmark(
+        "Arena-Hard v2, 500 hard prompts and 250 of creative writing, win rate without style control",
+        ARENA,
+        _arena,
+        Preferred,
+        sampling=SamplingConfig(temperature=0.6, top_p=0.95, max_tokens=32 * K),
+        by="category",
+        judge="GPT-4.1",
+        note="the paper's score is the mean of the two categories",
+    ),
+}
