@@ -23,15 +23,16 @@ Record = dict[str, Any]  # one line of samples.jsonl
 
 @dataclass(frozen=True)
 class Settings:
-    """All that decides what is drawn. `rows`: the first so many, 0 for all. `batch`: samples decoded at a time."""
+    """All that decides what is drawn. `weights`: a fingerprint. `batch`: samples decoded at a time."""
 
     benchmark: str
     checkpoint: str
+    weights: str
     samples: int
     sampling: SamplingConfig
     thinking: bool
     seed: int
-    rows: int
+    rows: int  # the first so many, 0 for all
     batch: int
     longest_prompt: int
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from cascade_jax.reward import Verifier
 from cascade_jax.reward.verdict import unjudged
+from cascade_jax.rollout.environment import Environment
 from cascade_jax.types import Row, Sample, Verdict
 from evals import folder as folders
+from evals.episodes import KEPT, is_environment, replay
 from evals.folder import Record
 
 
@@ -25,22 +27,30 @@ def grade(verifier: Verifier, work: Sequence[tuple[Row, Sample]], *, threads: in
         return list(executor.map(one, work))
 
 
-def regrade(folder: Path, verifier: Verifier) -> list[Record]:
+def regrade(folder: Path, judge: Verifier | Environment) -> list[Record]:
     """Judge every sample of the folder again, and replace its samples.jsonl once all are judged.
 
-    FileNotFoundError where there are none, ValueError where a sample belongs to no row.
+    An episode that broke keeps its missing verdict: there is nothing to play again. FileNotFoundError where there are
+    no samples, ValueError where one belongs to no row.
     """
-    rows = {row.id: row for row in folders.read_rows(folder)}
-    records = folders.read_records(folder)
-    if not records:
-        raise FileNotFoundError(f"{folder} holds no samples yet; the evaluation that it is of has not begun.")
-    unknown = {record["row"] for record in records} - set(rows)
-    if unknown:
-        raise ValueError(f"{folder}: samples.jsonl names the row {min(unknown)}, which rows.jsonl has not.")
-    verdicts = grade(verifier, [(rows[record["row"]], as_sample(record)) for record in records])
-    for record, verdict in zip(records, verdicts, strict=True):
-        record["verdict"] = folders.verdict_as_json(verdict)
-    folders.written_whole(folder / "samples.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
+    with folders.claimed(folder):
+        rows = {row.id: row for row in folders.read_rows(folder)}
+        records = folders.read_records(folder)
+        if not records:
+            raise FileNotFoundError(f"{folder} holds no samples yet; go on with its evaluation first.")
+        unknown = {record["row"] for record in records} - set(rows)
+        if unknown:
+            raise ValueError(f"{folder}: samples.jsonl names the row {min(unknown)}, which rows.jsonl has not.")
+        if is_environment(judge):
+            judged = [record for record in records if KEPT in record]
+            verdicts = replay(judge, [(rows[record["row"]], record[KEPT]) for record in judged])
+        else:
+            judged = records
+            verdicts = grade(judge, [(rows[record["row"]], as_sample(record)) for record in judged])
+        for record, verdict in zip(judged, verdicts, strict=True):
+            record["verdict"] = folders.verdict_as_json(verdict)
+        lines = "".join(f"{json.dumps(record)}\n" for record in records)
+        folders.written_whole(folder / "samples.jsonl", lines)
     return records
 
 

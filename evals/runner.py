@@ -16,15 +16,18 @@ from cascade_jax.config import to_dict
 from cascade_jax.data.chat import Chat
 from cascade_jax.reward import Verifier
 from cascade_jax.rollout.engine import Engine
+from cascade_jax.rollout.environment import Environment
 from cascade_jax.rollout.episode import make_prompt, run_prompts
+from cascade_jax.rollout.episodes import run_episodes
 from cascade_jax.seeding import derive
-from cascade_jax.types import Row, Sample
+from cascade_jax.types import Group, Prompt, Row, Sample, Verdict
 from evals import folder as folders
+from evals.episodes import KEPT, is_environment, kept
 from evals.folder import Record, Settings
 from evals.grading import grade
 
 # The sample of a prompt that is longer than the settings allow.
-NOT_ASKED = Sample(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, bool), "prompt too long", version=0)
+TOO_LONG = Sample(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, bool), "prompt too long", version=0)
 
 
 class Part(NamedTuple):
@@ -38,7 +41,7 @@ class Part(NamedTuple):
 def run(
     engine: Engine,
     chat: Chat,
-    verifier: Verifier,
+    judge: Verifier | Environment,
     rows: Sequence[Row],
     settings: Settings,
     folder: Path,
@@ -58,7 +61,7 @@ def run(
         for batch in todo:
             if (batch[0].row.id, batch[0].first) in done:
                 continue
-            fresh = _evaluate(engine, chat, verifier, batch, settings)
+            fresh = _evaluate(engine, chat, judge, batch, settings)
             folders.append(folder, fresh)
             records += fresh
             on_records(fresh)
@@ -93,49 +96,87 @@ def _whole_batches(folder: Path, todo: Sequence[Sequence[Part]]) -> list[Record]
 
 
 def _evaluate(
-    engine: Engine, chat: Chat, verifier: Verifier, batch: Sequence[Part], settings: Settings
+    engine: Engine, chat: Chat, judge: Verifier | Environment, batch: Sequence[Part], settings: Settings
 ) -> list[Record]:
     seeds = [derive(settings.seed, settings.benchmark, part.row.id, part.first) for part in batch]
-    prompts = [
-        dataclasses.replace(make_prompt(chat, part.row, settings.benchmark, thinking=settings.thinking), place=seed)
-        for part, seed in zip(batch, seeds, strict=True)
-    ]
-    fitting = [i for i, prompt in enumerate(prompts) if len(prompt.ids) <= settings.longest_prompt]
-    samples = {i: [NOT_ASKED] * part.count for i, part in enumerate(batch)}
-    if fitting:
-        groups = run_prompts(
-            engine,
-            chat,
-            [prompts[i] for i in fitting],
-            settings.sampling,
-            samples_per_prompt=batch[0].count,
-            seed=0,  # their places are seeds
-        )
-        samples |= {i: group.samples for i, group in zip(fitting, groups, strict=True)}
-    work = [(part.row, sample) for i, part in enumerate(batch) for sample in samples[i]]
-    verdicts = iter(grade(verifier, work))
+    if is_environment(judge):
+        groups = _episodes(engine, chat, judge, batch, seeds, settings)
+        verdicts = iter([sample.verdict for group in groups for sample in group.samples])
+    else:
+        groups = _answers(engine, chat, batch, seeds, settings)
+        verdicts = iter(grade(judge, [(group.prompt.row, sample) for group in groups for sample in group.samples]))
     return [
         {
             "row": part.row.id,
             "sample": part.first + draw,
-            "seed": seeds[i],
-            "draw": draw,  # the sampler folds it into the key of the seed
-            "prompt_tokens": len(prompts[i].ids),
-            **_as_json(chat, sample),
-            "verdict": folders.verdict_as_json(next(verdicts)),
+            "seed": seed,
+            "draw": draw,  # of the samples of this seed
+            "prompt_tokens": len(group.prompt.ids),
+            **as_json(chat, sample, next(verdicts)),
             "settings": to_dict(settings),
         }
-        for i, part in enumerate(batch)
-        for draw, sample in enumerate(samples[i])
+        for part, seed, group in zip(batch, seeds, groups, strict=True)
+        for draw, sample in enumerate(group.samples)
     ]
 
 
-def _as_json(chat: Chat, sample: Sample) -> Record:
+def _answers(
+    engine: Engine, chat: Chat, batch: Sequence[Part], seeds: Sequence[int], settings: Settings
+) -> list[Group]:
+    """One turn each; the prompts that are too long are not asked."""
+    prompts = [
+        dataclasses.replace(make_prompt(chat, part.row, settings.benchmark, thinking=settings.thinking), place=seed)
+        for part, seed in zip(batch, seeds, strict=True)
+    ]
+    groups = [Group(prompt, (TOO_LONG,) * batch[0].count) for prompt in prompts]
+    fitting = [i for i, prompt in enumerate(prompts) if len(prompt.ids) <= settings.longest_prompt]
+    if fitting:
+        asked = [prompts[i] for i in fitting]
+        drawn = run_prompts(engine, chat, asked, settings.sampling, samples_per_prompt=batch[0].count, seed=0)
+        for i, group in zip(fitting, drawn, strict=True):
+            groups[i] = group
+    return groups
+
+
+def _episodes(
+    engine: Engine,
+    chat: Chat,
+    environment: Environment,
+    batch: Sequence[Part],
+    seeds: Sequence[int],
+    settings: Settings,
+) -> list[Group]:
+    """Several turns each, every sample with its verdict."""
+    name = settings.benchmark
+    unread = np.zeros(0, np.int32)  # the environment opens the episode
+    return run_episodes(
+        engine,
+        chat,
+        {name: kept(environment)},
+        [Prompt(unread, part.row, name, place=seed) for part, seed in zip(batch, seeds, strict=True)],
+        settings.sampling,
+        thinking={name: settings.thinking},
+        longest=settings.longest_prompt,
+        samples_per_prompt=batch[0].count,
+        seed=0,
+    )
+
+
+def as_json(chat: Chat, sample: Sample, verdict: Verdict) -> Record:
+    """Of an episode also `episode`, all that was written, and `later`, its ids after the chain of tokens broke."""
+    info = dict(verdict.info)
+    episode = {KEPT: info.pop(KEPT)} if KEPT in info else {}
+    later = [{"prompt": s.prompt.tolist(), "ids": s.ids.tolist(), "mask": s.mask.tolist()} for s in sample.later]
     ids = sample.ids.tolist()
     return {
-        "tokens": len(ids),
+        "tokens": sample.written,
         "ids": ids,
+        **({"mask": sample.mask.tolist()} if not sample.mask.all() else {}),
+        **({"later": later} if later else {}),
         "text": chat.tokenizer.decode(ids),
         "reply": None if sample.reply is None else folders.reply_as_json(sample.reply),
+        **episode,
+        "turns": sample.turns,
         "stop_reason": sample.stop_reason,
+        "verdict": folders.verdict_as_json(dataclasses.replace(verdict, info=info)),
     }

@@ -1,20 +1,17 @@
 """Tasks of many turns in a shell: SWE-bench Verified and Terminal-Bench 2.0."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from cascade_jax.data.rows import parse_row
-from cascade_jax.environment import ENVIRONMENTS
-from cascade_jax.rollout.environment import Environment
 from cascade_jax.types import Row
-from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, own_rows
+from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, of_kind, own_rows
 from evals.benchmarks.data import Data
 
 SWE = (
-    "the 500 tasks of princeton-nlp/SWE-bench_Verified on Hugging Face as rows of the kind swe, each with its repository "
-    "(the columns files and history)"
+    "the 500 tasks of princeton-nlp/SWE-bench_Verified on Hugging Face as rows of the kind swe, each with its "
+    "repository (the columns files and history)"
 )
-TERMINAL = "a folder with the 89 task folders of Terminal-Bench 2.0, each with instruction.md, task.toml, environment and tests"
+TERMINAL = "the 89 task folders of Terminal-Bench 2.0, each with instruction.md, task.toml, environment and tests"
 
 
 def _terminal(data: Data) -> Sequence[Row]:
@@ -38,21 +35,12 @@ def _terminal(data: Data) -> Sequence[Row]:
     ]
 
 
-def _environment(kind: str, **settings: Any) -> Callable[[Any], Environment]:
-    def make(judge: Any) -> Environment:
-        if kind not in ENVIRONMENTS:
-            raise ValueError(f"rows of the kind {kind} have no environment here; there is one for {sorted(ENVIRONMENTS)}.")
-        return ENVIRONMENTS[kind](**settings)
-
-    return make
-
-
 BENCHMARKS = {
     "swe_bench_verified": Benchmark(
         "SWE-bench Verified, 500 tasks, at most 200 turns",
         SWE,
         lambda data: own_rows(data, "swe_bench_verified", SWE),
-        _environment("swe", turns=200),
+        of_kind("swe", turns=200),
         samples=4,
         sampling=SamplingConfig(temperature=1.0, top_p=0.95, max_tokens=256 * K),
         thinking=False,
@@ -62,7 +50,7 @@ BENCHMARKS = {
         "Terminal-Bench 2.0, 89 tasks",
         TERMINAL,
         _terminal,
-        _environment("terminal"),
+        of_kind("terminal"),
         samples=5,
         sampling=UNSAID,
         note="the paper's scaffold is Terminus 2; sampling: not in the paper",

@@ -4,10 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cascade_jax.config import JudgeConfig, SamplingConfig
+from cascade_jax.config import SamplingConfig
 from cascade_jax.data.rows import parse_row
-from cascade_jax.reward import VERIFIERS, Verifier
-from cascade_jax.types import Row
+from cascade_jax.environment import ENVIRONMENTS
+from cascade_jax.reward import VERIFIERS, Verdict, Verifier
+from cascade_jax.reward.judge import Judge
+from cascade_jax.reward.preference import win_rate
+from cascade_jax.rollout.environment import Environment
+from cascade_jax.types import Row, Sample
 from evals.benchmarks.data import Data
 
 K = 1024
@@ -20,25 +24,51 @@ class Benchmark:
     """`samples`, `sampling` and `thinking` are the paper's (Nemotron-Cascade 2, appendix A); `note` says where not.
 
     `votes`: how the answers of a row's samples are told apart for majority@k, "" where there are none to vote over.
-    `by`: the field of a row that scores are also given by. `judge`: what the score needs a judge for, "" where nothing.
+    `by`: the field of a row that scores are also given by. `paper_judge`: the model that judges in the paper.
     """
 
     title: str
     source: str
     load: Callable[[Data], Sequence[Row]]
-    verifier: Callable[[JudgeConfig], Verifier]
+    judge: Callable[[Judge | None], Verifier | Environment]
     samples: int = 1
     sampling: SamplingConfig = field(default=UNSAID)
     thinking: bool = True
     votes: Literal["", "text", "math"] = ""
     by: str = ""
-    judge: str = ""
+    paper_judge: str = ""
     note: str = ""
 
 
-def of_kind(kind: str, **settings: Any) -> Callable[[JudgeConfig], Verifier]:
-    """The verifier of training for rows of this kind, which needs no judge."""
-    return lambda judge: VERIFIERS[kind](**settings)
+def of_kind(kind: str, **settings: Any) -> Callable[[Judge | None], Verifier | Environment]:
+    """What judges rows of this kind in training. Calling it is a ValueError where nothing does, or a judge lacks."""
+
+    def make(judge: Judge | None) -> Verifier | Environment:
+        if kind in ("judged", "proof", "preference") and judge is None:
+            raise ValueError(
+                f"rows of the kind {kind} need a judge; give --judge=http://HOST:PORT/v1 and --judge_model."
+            )
+        if kind == "preference":
+            return Preferred(judge)
+        if kind in ("judged", "proof"):
+            return VERIFIERS[kind](judge=judge.endpoint, **settings)
+        made = VERIFIERS.get(kind) or ENVIRONMENTS.get(kind)
+        if made is None:
+            known = ", ".join([*VERIFIERS, *ENVIRONMENTS])
+            raise ValueError(f"nothing judges rows of the kind {kind} here; there is something for {known}.")
+        return made(**settings)
+
+    return make
+
+
+@dataclass(frozen=True)
+class Preferred:
+    """1 where the judge prefers the answer to the row's reference, 0.5 on a tie; it reads both orders."""
+
+    judge: Judge
+
+    def verify(self, row: Row, sample: Sample) -> Verdict:
+        return win_rate(self.judge, row, sample)
 
 
 def user_row(name: str, kind: str, prompt: str, fields: Mapping[str, Any], *, system: str = "") -> Row:

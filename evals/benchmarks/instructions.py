@@ -5,7 +5,7 @@ from typing import Any
 
 from cascade_jax.types import Row
 from evals.benchmarks.benchmark import Benchmark, K, SamplingConfig, of_kind, user_row
-from evals.benchmarks.data import Data, lines
+from evals.benchmarks.data import lines
 
 SAMPLING = SamplingConfig(temperature=0.6, top_p=0.95, max_tokens=32 * K)
 IFEVAL = "the 541 prompts of google/IFEval on Hugging Face (key, prompt, instruction_id_list, kwargs)"

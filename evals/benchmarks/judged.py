@@ -1,13 +1,9 @@
 """Answers that another model judges: IMO-AnswerBench, IMO-ProofBench, Humanity's Last Exam, Arena-Hard v2."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from cascade_jax.reward import VERIFIERS, Verdict, Verifier
-from cascade_jax.reward.preference import win_rate
-from cascade_jax.types import Row, Sample
-from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, user_row
+from cascade_jax.types import Row
+from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, of_kind, user_row
 from evals.benchmarks.data import Data
 
 BOXED = "{question}\n\nPut the final answer into \\boxed{{}}."
@@ -19,8 +15,8 @@ ANSWERS = f"answerbench.csv {SUPERHUMAN} (Problem ID, Problem, Short Answer, Cat
 PROOFS = f"proofbench.csv {SUPERHUMAN} (Problem ID, Problem, Solution, Grading guidelines, Level)"
 EXAM = "the test split of cais/hle on Hugging Face, which asks for consent (id, question, answer, category, image)"
 ARENA = (
-    "question.jsonl of lmarena/arena-hard-auto, arena-hard-v2.0 (uid, category, prompt), with a column baseline: the "
-    "answer of o3-mini-2025-01-31 (hard prompts) or gemini-2.0-flash-001 (creative writing) from its model_answer folder"
+    "question.jsonl of lmarena/arena-hard-auto, arena-hard-v2.0 (uid, category, prompt), with a column baseline: from "
+    "its folder model_answer, what o3-mini-2025-01-31 (hard prompts) or gemini-2.0-flash-001 (creative writing) wrote"
 )
 
 
@@ -79,61 +75,44 @@ def _arena(data: Data) -> Sequence[Row]:
     ]
 
 
-@dataclass(frozen=True)
-class Preferred:
-    """1 where the judge prefers the answer to the row's reference, 0.5 on a tie; it reads both orders."""
-
-    judge: Any
-
-    def verify(self, row: Row, sample: Sample) -> Verdict:
-        return win_rate(self.judge, row, sample)
-
-
-def _judged(kind: str, **settings: Any):
-    def make(judge: Any) -> Verifier:
-        return VERIFIERS[kind](judge=judge, **settings)
-
-    return make
-
-
 BENCHMARKS = {
     "imo_answerbench": Benchmark(
         "IMO-AnswerBench, 400 problems",
         ANSWERS,
         _answers,
-        _judged("judged"),
+        of_kind("judged"),
         samples=16,
         sampling=SamplingConfig(temperature=1.0, top_p=1.0, max_tokens=256 * K),
         by="category",
-        judge="GPT-OSS-120B",
+        paper_judge="GPT-OSS-120B",
     ),
     "imo_proofbench": Benchmark(
         "IMO-ProofBench, 60 problems",
         PROOFS,
         _proofs,
-        _judged("proof", gradings=GRADINGS),
+        of_kind("proof", gradings=GRADINGS),
         sampling=SamplingConfig(temperature=1.0, top_p=0.95, max_tokens=256 * K),
         by="level",
-        judge="DeepSeek-V3.2-Speciale",
+        paper_judge="DeepSeek-V3.2-Speciale",
         note="one proof each; the paper's figure is of its test-time scaling",
     ),
     "hle": Benchmark(
         "Humanity's Last Exam, the 2,158 questions without images",
         EXAM,
         _exam,
-        _judged("judged"),
+        of_kind("judged"),
         sampling=UNSAID,
         by="category",
-        judge="GPT-OSS-120B",
+        paper_judge="GPT-OSS-120B",
     ),
     "arenahard_v2": Benchmark(
         "Arena-Hard v2, 500 hard prompts and 250 of creative writing, win rate without style control",
         ARENA,
         _arena,
-        Preferred,
+        of_kind("preference"),
         sampling=SamplingConfig(temperature=0.6, top_p=0.95, max_tokens=32 * K),
         by="category",
-        judge="GPT-4.1",
+        paper_judge="GPT-4.1",
         note="the paper's score is the mean of the two categories",
     ),
 }
