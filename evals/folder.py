@@ -112,10 +112,9 @@ def read_records(folder: Path) -> list[Record]:
 def cut(folder: Path, count: int) -> None:
     """Keep the first `count` lines of samples.jsonl, whatever follows them."""
     file = folder / "samples.jsonl"
-    if file.exists():
-        lines = file.read_bytes().split(b"\n")[:count]
-        with file.open("r+b") as opened:
-            opened.truncate(sum(len(line) + 1 for line in lines))
+    whole = sum(len(line) + 1 for line in file.read_bytes().split(b"\n")[:count]) if file.exists() else 0
+    if file.exists() and file.stat().st_size > whole:
+        os.truncate(file, whole)
 
 
 def append(folder: Path, records: Sequence[Record]) -> None:

@@ -21,7 +21,10 @@ def evaluated(out: Path) -> list[Path]:
 
 def benchmark_of(path: Path) -> Benchmark:
     """What an evaluation's folder is of, by its settings and rows alone."""
-    return benchmarks.find(folder.read_settings(path).benchmark, kind=folder.read_rows(path)[0].kind)
+    name = folder.read_settings(path).benchmark
+    if name in benchmarks.BENCHMARKS:
+        return benchmarks.BENCHMARKS[name]
+    return benchmarks.of_rows(folder.read_rows(path), source=name)
 
 
 def write(out: Path) -> tuple[list[dict[str, Any]], str]:

@@ -126,21 +126,20 @@ def _evaluate(given: argparse.Namespace, judge: Judge | None) -> int:
             raise ValueError(f"--{flag}={value} must be at least {least}.")
     with contextlib.ExitStack() as stack:
         work = []
-        for name in given.benchmark.split(","):
-            benchmark = benchmarks.find(name)
+        for name, benchmark in map(benchmarks.find, given.benchmark.split(",")):
             verifier = stack.enter_context(_closing(benchmark.judge(judge)))
             work.append(Work(name, benchmark, verifier, list(benchmark.load(Data(given.data)))[: given.rows or None]))
         from evals import policy
         from launch.convert import find_gguf
 
-        folder = Path(given.checkpoint)
-        loaded = policy.load(folder if folder.is_dir() else find_gguf(given.checkpoint))
+        path = Path(given.checkpoint)
+        loaded = policy.load(path if path.is_dir() else find_gguf(given.checkpoint))
         engine, weights = loaded.engine(batch=given.batch), loaded.fingerprint()
         for one in work:
             settings = _settings(given, one, weights)
             with _shown(one, settings) as on_records:
-                path = given.out / (Path(one.name).stem if one.name not in BENCHMARKS else one.name)
-                runner.run(engine, loaded.chat, one.judge, one.rows, settings, path, on_records=on_records)
+                folder = given.out / one.name
+                runner.run(engine, loaded.chat, one.judge, one.rows, settings, folder, on_records=on_records)
     return _told(given.out)
 
 

@@ -80,7 +80,7 @@ def run_episodes(
         _finish(host, tries)
         turn = 0
         while live := [one for one in tries if not one.stop]:
-            ready = [dataclasses.replace(one.prompt, ids=one.chain.prompt, place=one.seed) for one in live]
+            ready = [dataclasses.replace(one.prompt, ids=one.chain.prompt, place=_place(one)) for one in live]
             drawn = engine.generate(ready, sampling, samples_per_prompt=1, seed=derive(seed, "turn", turn))
             for one, group in zip(live, drawn, strict=True):
                 _write(one, group.samples[0])
@@ -115,6 +115,11 @@ def _open(
         except Exception as error:  # of the environment's messages, in a template
             one.chain = None
             one.breaks(_broken(error))
+
+
+def _place(one: Try) -> int:
+    """What the randomness of a turn is derived from: where prompts have places of their own, from those alone."""
+    return one.number if one.prompt.place is None else one.seed
 
 
 def _write(one: Try, sample: Sample) -> None:

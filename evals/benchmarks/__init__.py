@@ -1,12 +1,15 @@
 """Benchmarks by name, with the settings of the paper as defaults (Nemotron-Cascade 2, appendix A; recipe.md 15)."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from cascade_jax.data import sources
 from cascade_jax.types import Row
 from evals.benchmarks import agents, choices, instructions, judged, math, programs
 from evals.benchmarks.benchmark import Benchmark, of_kind
 from evals.benchmarks.data import Data
 
-__all__ = ["BENCHMARKS", "ELSEWHERE", "Benchmark", "Data", "find"]
+__all__ = ["BENCHMARKS", "ELSEWHERE", "Benchmark", "Data", "find", "of_rows"]
 
 BENCHMARKS: dict[str, Benchmark] = {
     **math.BENCHMARKS,
@@ -29,28 +32,28 @@ ELSEWHERE = {
 }
 
 
-def find(name: str, *, kind: str = "") -> Benchmark:
-    """A benchmark by name, or one whose rows, of one kind, are a .jsonl or .parquet file of that name.
+def find(name: str) -> tuple[str, Benchmark]:
+    """The benchmark of this name, or the rows of a .jsonl or .parquet file under the file's name without its ending.
 
-    `kind`: of those rows, where it is known. ValueError where it is neither, FileNotFoundError for a missing file.
+    ValueError where it is neither, FileNotFoundError for a missing file.
     """
     if name in BENCHMARKS:
-        return BENCHMARKS[name]
-    if name.endswith((".jsonl", ".parquet")):
-        kind = kind or sources.open_rows(name)[0].kind
-        return Benchmark(
-            f"the rows of {name}", name, lambda data: _rows(name, kind), of_kind(kind), votes=VOTES.get(kind, "")
-        )
+        return name, BENCHMARKS[name]
     if name in ELSEWHERE:
         raise ValueError(f"--benchmark={name} is not run here; it {ELSEWHERE[name]}.")
-    raise ValueError(f"--benchmark={name} is not known; give a file of rows, or {', '.join(BENCHMARKS)}.")
+    if not name.endswith((".jsonl", ".parquet")):
+        raise ValueError(f"--benchmark={name} is not known; give a file of rows, or {', '.join(BENCHMARKS)}.")
+    stem = Path(name).stem
+    if stem in BENCHMARKS:
+        raise ValueError(f"--benchmark={name} has the name of the benchmark {stem}; give the file another one.")
+    return stem, of_rows(list(sources.open_rows(name)), source=name)
 
 
-def _rows(name: str, kind: str) -> list[Row]:
-    rows = list(sources.open_rows(name))
-    others = {row.kind for row in rows} - {kind}
-    if others:
-        raise ValueError(
-            f"{name} holds rows of the kinds {', '.join(sorted([kind, *others]))}; give one file for each."
-        )
-    return rows
+def of_rows(rows: Sequence[Row], *, source: str) -> Benchmark:
+    """Any rows as a benchmark. ValueError where they are of several kinds."""
+    kinds = sorted({row.kind for row in rows})
+    if len(kinds) > 1:
+        raise ValueError(f"{source} holds rows of the kinds {', '.join(kinds)}; give one file for each.")
+    return Benchmark(
+        f"the rows of {source}", source, lambda data: rows, of_kind(kinds[0]), votes=VOTES.get(kinds[0], "")
+    )
