@@ -133,7 +133,7 @@ def written_whole(file: Path, text: str) -> None:
 
 
 def reply_as_json(reply: Reply) -> Record:
-    return dataclasses.asdict(reply)
+    return {**dataclasses.asdict(reply), "tool_calls": [dataclasses.asdict(call) for call in reply.tool_calls]}
 
 
 def reply_from_json(value: Mapping[str, Any]) -> Reply:

@@ -12,6 +12,7 @@ from cascade_jax.checkpoint import load_model
 from cascade_jax.config import ModelConfig
 from cascade_jax.data import tokenizer as tokenizers
 from cascade_jax.data.chat import Chat
+from cascade_jax.model import apply
 from cascade_jax.model.convert.gguf import load_gguf
 from cascade_jax.rollout.engine import LocalEngine
 from cascade_jax.types import Params
@@ -37,6 +38,16 @@ class Policy:
         for values in jax.device_get(first):
             digest.update(np.asarray(values, np.float32).tobytes())
         return digest.hexdigest()[:16]
+
+    def check_room(self, samples: int, tokens: int, free: int) -> None:
+        """ValueError where the caches of so many samples of so many tokens exceed the free bytes."""
+        cache = jax.eval_shape(lambda: apply.empty_cache(self.config, samples, tokens))
+        need = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
+        if need > free:
+            raise ValueError(
+                f"the caches of {samples} samples of up to {tokens:,} tokens take {need / 2**30:,.0f} GiB, and "
+                f"{free / 2**30:,.0f} GiB are free; lower --batch or --max_tokens."
+            )
 
 
 def load(path: Path) -> Policy:

@@ -131,12 +131,15 @@ def _evaluate(given: argparse.Namespace, judge: Judge | None) -> int:
             work.append(Work(name, benchmark, verifier, list(benchmark.load(Data(given.data)))[: given.rows or None]))
         from evals import policy
         from launch.convert import find_gguf
+        from launch.examine import free_memory
 
         path = Path(given.checkpoint)
         loaded = policy.load(path if path.is_dir() else find_gguf(given.checkpoint))
         engine, weights = loaded.engine(batch=given.batch), loaded.fingerprint()
         for one in work:
             settings = _settings(given, one, weights)
+            at_once = min(given.batch, len(one.rows) * settings.samples)
+            loaded.check_room(at_once, settings.sampling.max_tokens, free_memory())
             with _shown(one, settings) as on_records:
                 folder = given.out / one.name
                 runner.run(engine, loaded.chat, one.judge, one.rows, settings, folder, on_records=on_records)

@@ -78,6 +78,21 @@ def user_row(name: str, kind: str, prompt: str, fields: Mapping[str, Any], *, sy
     return parse_row({"id": name, "kind": kind, **fields, "responses_create_params": {"input": messages}}, where=name)
 
 
+def file_rows(data: Data, name: str, source: str, make: Callable[[Mapping[str, Any], int], Row | None]) -> list[Row]:
+    """A row of each record (and its number, from 0) of a file with published columns; None where it is left out.
+
+    ValueError where a record has not the columns that `source` names.
+    """
+    rows = []
+    for number, record in enumerate(data.records(name, source)):
+        try:
+            rows.append(make(record, number))
+        except (KeyError, ValueError, TypeError) as error:
+            fault = f"it has no column {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
+            raise ValueError(f"{name}, record {number + 1}: {fault}; the file should be {source}.") from None
+    return [row for row in rows if row is not None]
+
+
 def own_rows(data: Data, name: str, source: str) -> Sequence[Row]:
     """The rows of a file in the schema of training rows. RowError for the first that breaks it."""
     return [parse_row(record, where=f"{name}, row {i}") for i, record in enumerate(data.records(name, source), 1)]

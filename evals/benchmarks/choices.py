@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cascade_jax.types import Row
-from evals.benchmarks.benchmark import UNSAID, Benchmark, of_kind, user_row
+from evals.benchmarks.benchmark import UNSAID, Benchmark, file_rows, of_kind, user_row
 from evals.benchmarks.data import Data
 
 PROMPT = "{question}\n\n{options}\n\nThink it through, then put the letter of the right option into \\boxed{{}}."
@@ -20,17 +20,13 @@ Question = tuple[str, list[str], int]  # text, options, index of the right one
 def _rows(
     data: Data, name: str, source: str, question: Callable[[Mapping[str, Any]], Question | None], *, by: str
 ) -> Sequence[Row]:
-    """The records that `question` reads, None where it leaves one out. ValueError where a column is missing."""
-    rows = []
-    for number, record in enumerate(data.records(name, source)):
-        try:
-            found = question(record)
-        except (KeyError, ValueError, TypeError) as error:
-            raise ValueError(f"{name}, record {number}: {error!r} is at fault; it should be {source}.") from None
-        if found is not None:
-            text, options, right = found
-            rows.append(_row(f"{name}-{number}", text, options, right, {by: record.get(by)} if by else {}))
-    return rows
+    """The records that `question` reads, None where it leaves one out."""
+
+    def make(record: Mapping[str, Any], number: int) -> Row | None:
+        found = question(record)
+        return found and _row(f"{name}-{number}", *found, {by: record.get(by)} if by else {})
+
+    return file_rows(data, name, source, make)
 
 
 def _row(name: str, text: str, options: Sequence[str], right: int, extra: Mapping[str, Any]) -> Row:

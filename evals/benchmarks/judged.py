@@ -1,10 +1,10 @@
 """Answers that another model judges: IMO-AnswerBench, IMO-ProofBench, Humanity's Last Exam, Arena-Hard v2."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from cascade_jax.types import Row
-from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, of_kind, user_row
-from evals.benchmarks.data import Data
+from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, file_rows, of_kind, user_row
 
 BOXED = "{question}\n\nPut the final answer into \\boxed{{}}."
 PROOF = "{question}\n\nGive a complete and rigorous proof."
@@ -20,66 +20,37 @@ ARENA = (
 )
 
 
-def _answers(data: Data) -> Sequence[Row]:
-    return [
-        user_row(
-            record["Problem ID"],
-            "judged",
-            BOXED.format(question=record["Problem"]),
-            {"question": record["Problem"], "expected_answer": record["Short Answer"], "category": record["Category"]},
-        )
-        for record in data.records("imo_answerbench", ANSWERS)
-    ]
+def _answer(record: Mapping[str, Any], number: int) -> Row:
+    question = record["Problem"]
+    fields = {"question": question, "expected_answer": record["Short Answer"], "category": record["Category"]}
+    return user_row(record["Problem ID"], "judged", BOXED.format(question=question), fields)
 
 
-def _proofs(data: Data) -> Sequence[Row]:
-    return [
-        user_row(
-            record["Problem ID"],
-            "proof",
-            PROOF.format(question=record["Problem"]),
-            {
-                "question": record["Problem"],
-                "rubric": record["Grading guidelines"],
-                "reference": record["Solution"],
-                "level": record["Level"],
-            },
-        )
-        for record in data.records("imo_proofbench", PROOFS)
-    ]
+def _proof(record: Mapping[str, Any], number: int) -> Row:
+    question = record["Problem"]
+    marking = {"rubric": record["Grading guidelines"], "reference": record["Solution"], "level": record["Level"]}
+    return user_row(record["Problem ID"], "proof", PROOF.format(question=question), {"question": question, **marking})
 
 
-def _exam(data: Data) -> Sequence[Row]:
+def _exam(record: Mapping[str, Any], number: int) -> Row | None:
     """The questions without an image."""
-    return [
-        user_row(
-            f"hle-{record['id']}",
-            "judged",
-            BOXED.format(question=record["question"]),
-            {"question": record["question"], "expected_answer": record["answer"], "category": record.get("category")},
-        )
-        for record in data.records("hle", EXAM)
-        if not record.get("image")
-    ]
+    if record.get("image"):
+        return None
+    question = record["question"]
+    fields = {"question": question, "expected_answer": record["answer"], "category": record.get("category")}
+    return user_row(f"hle-{record['id']}", "judged", BOXED.format(question=question), fields)
 
 
-def _arena(data: Data) -> Sequence[Row]:
-    return [
-        user_row(
-            f"arenahard-{record['uid']}",
-            "preference",
-            record["prompt"],
-            {"reference": record["baseline"], "category": record["category"]},
-        )
-        for record in data.records("arenahard_v2", ARENA)
-    ]
+def _arena(record: Mapping[str, Any], number: int) -> Row:
+    fields = {"reference": record["baseline"], "category": record["category"]}
+    return user_row(f"arenahard-{record['uid']}", "preference", record["prompt"], fields)
 
 
 BENCHMARKS = {
     "imo_answerbench": Benchmark(
         "IMO-AnswerBench, 400 problems",
         ANSWERS,
-        _answers,
+        lambda data: file_rows(data, "imo_answerbench", ANSWERS, _answer),
         of_kind("judged"),
         samples=16,
         sampling=SamplingConfig(temperature=1.0, top_p=1.0, max_tokens=256 * K),
@@ -89,7 +60,7 @@ BENCHMARKS = {
     "imo_proofbench": Benchmark(
         "IMO-ProofBench, 60 problems",
         PROOFS,
-        _proofs,
+        lambda data: file_rows(data, "imo_proofbench", PROOFS, _proof),
         of_kind("proof", gradings=GRADINGS),
         sampling=SamplingConfig(temperature=1.0, top_p=0.95, max_tokens=256 * K),
         by="level",
@@ -99,7 +70,7 @@ BENCHMARKS = {
     "hle": Benchmark(
         "Humanity's Last Exam, the 2,158 questions without images",
         EXAM,
-        _exam,
+        lambda data: file_rows(data, "hle", EXAM, _exam),
         of_kind("judged"),
         sampling=UNSAID,
         by="category",
@@ -108,7 +79,7 @@ BENCHMARKS = {
     "arenahard_v2": Benchmark(
         "Arena-Hard v2, 500 hard prompts and 250 of creative writing, win rate without style control",
         ARENA,
-        _arena,
+        lambda data: file_rows(data, "arenahard_v2", ARENA, _arena),
         of_kind("preference"),
         sampling=SamplingConfig(temperature=0.6, top_p=0.95, max_tokens=32 * K),
         by="category",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cascade_jax.types import Row
-from evals.benchmarks.benchmark import Benchmark, K, SamplingConfig, of_kind, user_row
+from evals.benchmarks.benchmark import Benchmark, K, SamplingConfig, file_rows, of_kind, user_row
 from evals.benchmarks.data import Data, lines
 
 PROMPT = "{question}\n\nReason step by step. Put the final answer, and nothing but it, into \\boxed{{}}."
@@ -28,10 +28,9 @@ def _from_gym(data: Data, *prefixes: str) -> Sequence[Row]:
 
 
 def _from_file(data: Data, name: str, source: str) -> Sequence[Row]:
-    return [
-        _row(f"{name}-{number}", record["problem"], str(record["answer"]))
-        for number, record in enumerate(data.records(name, source))
-    ]
+    return file_rows(
+        data, name, source, lambda record, i: _row(f"{name}-{i}", record["problem"], str(record["answer"]))
+    )
 
 
 AIME26 = "the 30 problems of AIME 2026 with the columns problem and answer, such as MathArena/aime_2026 on Hugging Face"

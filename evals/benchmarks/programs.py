@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascade_jax.types import Row
-from evals.benchmarks.benchmark import UNSAID, Benchmark, of_kind, own_rows, user_row
-from evals.benchmarks.data import Data
+from evals.benchmarks.benchmark import UNSAID, Benchmark, file_rows, of_kind, own_rows, user_row
 
 SYSTEM = "Answer from your own knowledge. You cannot use any tool here, and you cannot run code."
 PROMPT = "{problem}\n\n{how}\n\nGive the whole program in one fenced Python block."
@@ -24,12 +23,10 @@ LIVECODEBENCH = (
 )
 
 
-def _livecodebench(data: Data) -> Sequence[Row]:
-    records = data.records("livecodebench_v6", LIVECODEBENCH)
-    return [_row(record) for record in records if FROM <= str(record["contest_date"])[:10] <= TO]
-
-
-def _row(record: Mapping[str, Any]) -> Row:
+def _livecodebench(record: Mapping[str, Any], number: int) -> Row | None:
+    """A problem of the paper's time."""
+    if not FROM <= str(record["contest_date"])[:10] <= TO:
+        return None
     tests = [*_tests(record["public_test_cases"]), *_tests(record["private_test_cases"])]
     metadata = json.loads(record["metadata"]) if isinstance(record["metadata"], str) else record["metadata"]
     starter = (record.get("starter_code") or "").strip()
@@ -53,7 +50,11 @@ def _tests(packed: str | Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, s
     try:
         return json.loads(packed)
     except ValueError:
+        pass
+    try:
         return json.loads(_TextOnly(io.BytesIO(zlib.decompress(base64.b64decode(packed)))).load())
+    except (pickle.UnpicklingError, zlib.error) as error:
+        raise ValueError(f"its tests cannot be read: {error}") from None
 
 
 class _TextOnly(pickle.Unpickler):
@@ -81,7 +82,7 @@ BENCHMARKS = {
     "livecodebench_v6": Benchmark(
         "LiveCodeBench v6, August 2024 to May 2025, 454 problems",
         LIVECODEBENCH,
-        _livecodebench,
+        lambda data: file_rows(data, "livecodebench_v6", LIVECODEBENCH, _livecodebench),
         of_kind("code"),
         samples=8,
         sampling=UNSAID,

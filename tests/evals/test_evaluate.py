@@ -197,6 +197,12 @@ def test_a_folder_keeps_to_its_settings(whole, checkpoint, rows_file, capsys):
     assert "holds samples of other settings (seed 0, now 5)" in capsys.readouterr().err
 
 
+def test_what_does_not_fit_is_refused_before_it_begins(checkpoint, rows_file, tmp_path, capsys):
+    assert run(*flags(checkpoint, rows_file, tmp_path), "--max_tokens=2000000000") == 2
+    err = capsys.readouterr().err
+    assert "GiB are free; lower --batch or --max_tokens" in err and not list(tmp_path.iterdir())
+
+
 def test_the_list_has_the_settings_of_the_paper(capsys):
     assert run("--list") == 0
     lines = {line.split("|")[1].strip(): line for line in capsys.readouterr().out.splitlines() if line.startswith("|")}
