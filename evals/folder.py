@@ -6,11 +6,12 @@ A line stands for itself: what was drawn and with which seed and settings, how i
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,11 @@ def begin(folder: Path, settings: Settings, rows: Sequence[Row]) -> list[Row]:
 
     ValueError where the folder belongs to other settings or rows, or two rows have one id.
     """
-    twice = [name for name, count in Counter(row.id for row in rows).items() if count > 1]
-    if twice:
-        raise ValueError(f"{len(twice)} ids stand on several rows, {twice[0]!r} first; give each row an id of its own.")
-    lines = [json.dumps(dataclasses.asdict(row)) for row in rows]
     file = folder / "settings.json"
     if file.exists():
         old, new = json.loads(file.read_text()), json.loads(json.dumps(to_dict(settings)))
         differing = [f"{key} {old.get(key)!r}, now {new[key]!r}" for key in new if old.get(key) != new[key]]
-        if not differing and (folder / "rows.jsonl").read_text().splitlines() != lines:
+        if not differing and not _same_lines(folder / "rows.jsonl", _lines(rows)):
             differing = ["the rows themselves"]
         if differing:
             raise ValueError(
@@ -70,9 +67,23 @@ def begin(folder: Path, settings: Settings, rows: Sequence[Row]) -> list[Row]:
                 "settings to go on."
             )
     else:  # the rows first: a folder with settings has both
-        written_whole(folder / "rows.jsonl", "".join(f"{line}\n" for line in lines))
-        written_whole(file, json.dumps(to_dict(settings), indent=1))
-    return read_rows(folder)
+        written_whole(folder / "rows.jsonl", _lines(rows))
+        written_whole(file, [json.dumps(to_dict(settings), indent=1)])
+    found = read_rows(folder)
+    twice = [name for name, count in Counter(row.id for row in found).items() if count > 1]
+    if twice:
+        raise ValueError(f"{len(twice)} ids stand on several rows, {twice[0]!r} first; give each row an id of its own.")
+    return found
+
+
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    """One after the other: rows of a million tokens are made when they are asked for."""
+    return (f"{json.dumps(dataclasses.asdict(row))}\n" for row in rows)
+
+
+def _same_lines(file: Path, lines: Iterator[str]) -> bool:
+    with file.open(encoding="utf-8") as opened:
+        return all(one == other for one, other in itertools.zip_longest(opened, lines))
 
 
 def read_settings(folder: Path) -> Settings:
@@ -125,10 +136,11 @@ def append(folder: Path, records: Sequence[Record]) -> None:
         os.fsync(file.fileno())
 
 
-def written_whole(file: Path, text: str) -> None:
+def written_whole(file: Path, parts: Iterable[str]) -> None:
     """All of it or what was there before."""
     fresh = file.with_name(f".{file.name}.incomplete")
-    fresh.write_text(text, encoding="utf-8")
+    with fresh.open("w", encoding="utf-8") as opened:
+        opened.writelines(parts)
     fresh.replace(file)
 
 

@@ -49,8 +49,7 @@ def regrade(folder: Path, judge: Verifier | Environment) -> list[Record]:
             verdicts = grade(judge, [(rows[record["row"]], as_sample(record)) for record in judged])
         for record, verdict in zip(judged, verdicts, strict=True):
             record["verdict"] = folders.verdict_as_json(verdict)
-        lines = "".join(f"{json.dumps(record)}\n" for record in records)
-        folders.written_whole(folder / "samples.jsonl", lines)
+        folders.written_whole(folder / "samples.jsonl", (f"{json.dumps(record)}\n" for record in records))
     return records
 
 

@@ -31,8 +31,8 @@ def write(out: Path) -> tuple[list[dict[str, Any]], str]:
     """Write scores.json and scores.md from all that lies in `out`; the summaries, and the table."""
     found = [scores.summary(benchmark_of(path), *read(path)) for path in evaluated(out)]
     text = tables.scores(found)
-    folder.written_whole(out / "scores.json", json.dumps(found, indent=1))
-    folder.written_whole(out / "scores.md", text)
+    folder.written_whole(out / "scores.json", [json.dumps(found, indent=1)])
+    folder.written_whole(out / "scores.md", [text])
     return found, text
 
 

@@ -13,6 +13,7 @@ Settings are those of the paper unless given. The same command goes on with an e
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import sys
@@ -32,10 +33,13 @@ from cascade_jax.reward import Verifier
 from cascade_jax.reward.judge import Judge
 from cascade_jax.rollout.environment import Environment
 from cascade_jax.types import Row
-from evals import benchmarks, report, runner, tables
+from evals import benchmarks, policy, report, runner, tables
 from evals.benchmarks import BENCHMARKS, ELSEWHERE, Benchmark, Data
 from evals.folder import Record, Settings
 from evals.grading import regrade
+from evals.policy import Policy
+from launch.convert import find_gguf
+from launch.examine import free_memory
 
 JUDGE_SECONDS = 600.0  # for one reply; judges think
 
@@ -46,7 +50,7 @@ class Work(NamedTuple):
     name: str
     benchmark: Benchmark
     judge: Verifier | Environment
-    rows: list[Row]
+    rows: Sequence[Row]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return MISTAKE
     except ModuleNotFoundError as error:
-        print(f"error: the package {error.name} is not installed; run pip install -e '.[evals]'.", file=sys.stderr)
+        missing = f"the package {error.name} is not installed; run pip install -e '.[evals]'."
+        print(f"error: {missing if error.name else error}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt as stop:
         command = " ".join(["python -m launch.evaluate", *(sys.argv[1:] if arguments is None else arguments)])
@@ -124,17 +129,15 @@ def _evaluate(given: argparse.Namespace, judge: Judge | None) -> int:
         value, least = getattr(given, flag), 0 if flag == "rows" else 1
         if value is not None and value < least:
             raise ValueError(f"--{flag}={value} must be at least {least}.")
+    load = functools.cache(lambda: _policy(given.checkpoint))  # some rows need its tokenizer, most do not
+    data = Data(given.data, encode=lambda text: load().chat.tokenizer.encode(text))
     with contextlib.ExitStack() as stack:
         work = []
         for name, benchmark in map(benchmarks.find, given.benchmark.split(",")):
             verifier = stack.enter_context(_closing(benchmark.judge(judge)))
-            work.append(Work(name, benchmark, verifier, list(benchmark.load(Data(given.data)))[: given.rows or None]))
-        from evals import policy
-        from launch.convert import find_gguf
-        from launch.examine import free_memory
-
-        path = Path(given.checkpoint)
-        loaded = policy.load(path if path.is_dir() else find_gguf(given.checkpoint))
+            rows = benchmark.load(data)
+            work.append(Work(name, benchmark, verifier, rows[: given.rows] if given.rows else rows))
+        loaded = load()
         engine, weights = loaded.engine(batch=given.batch), loaded.fingerprint()
         for one in work:
             settings = _settings(given, one, weights)
@@ -144,6 +147,11 @@ def _evaluate(given: argparse.Namespace, judge: Judge | None) -> int:
                 folder = given.out / one.name
                 runner.run(engine, loaded.chat, one.judge, one.rows, settings, folder, on_records=on_records)
     return _told(given.out)
+
+
+def _policy(checkpoint: str) -> Policy:
+    path = Path(checkpoint)
+    return policy.load(path if path.is_dir() else find_gguf(checkpoint))
 
 
 def _settings(given: argparse.Namespace, work: Work, weights: str) -> Settings:

@@ -6,7 +6,7 @@ import importlib.metadata
 import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,13 @@ LONGEST_CELL = 2**30  # characters of a CSV field; the documents of AA-LCR are f
 
 @dataclass(frozen=True)
 class Data:
-    """A folder with data files and wheels, beside the packages that are installed."""
+    """A folder with data files and wheels, beside the packages that are installed.
+
+    `encode`: the tokenizer of the checkpoint, for rows that are made to a number of tokens.
+    """
 
     folder: Path
+    encode: Callable[[str], list[int]] | None = None
 
     def records(self, name: str, source: str) -> list[dict[str, Any]]:
         """The records of the file `name` with one of ENDINGS; `source` says what it is and where it comes from.
