@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cascade_jax.data import sources
 from cascade_jax.types import Row
-from evals.benchmarks import agents, choices, instructions, judged, math, programs
+from evals.benchmarks import agents, choices, instructions, judged, long, math, programs, tools
 from evals.benchmarks.benchmark import Benchmark, of_kind
 from evals.benchmarks.data import Data
 
@@ -17,6 +17,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     **programs.BENCHMARKS,
     **choices.BENCHMARKS,
     **judged.BENCHMARKS,
+    **long.BENCHMARKS,
+    **tools.BENCHMARKS,
     **agents.BENCHMARKS,
 }
 

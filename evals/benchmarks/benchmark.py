@@ -44,14 +44,10 @@ def of_kind(kind: str, **settings: Any) -> Callable[[Judge | None], Verifier | E
     """What judges rows of this kind in training. Calling it is a ValueError where nothing does, or a judge lacks."""
 
     def make(judge: Judge | None) -> Verifier | Environment:
-        if kind in ("judged", "proof", "preference") and judge is None:
-            raise ValueError(
-                f"rows of the kind {kind} need a judge; give --judge=http://HOST:PORT/v1 and --judge_model."
-            )
         if kind == "preference":
-            return Preferred(judge)
+            return Preferred(needed(judge))
         if kind in ("judged", "proof"):
-            return VERIFIERS[kind](judge=judge.endpoint, **settings)
+            return VERIFIERS[kind](judge=needed(judge).endpoint, **settings)
         made = VERIFIERS.get(kind) or ENVIRONMENTS.get(kind)
         if made is None:
             known = ", ".join([*VERIFIERS, *ENVIRONMENTS])
@@ -59,6 +55,13 @@ def of_kind(kind: str, **settings: Any) -> Callable[[Judge | None], Verifier | E
         return made(**settings)
 
     return make
+
+
+def needed(judge: Judge | None) -> Judge:
+    """ValueError where there is none."""
+    if judge is None:
+        raise ValueError("the answers are judged by another model; give --judge=http://HOST:PORT/v1 and --judge_model.")
+    return judge
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cascade_jax.types import Row
-from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, file_rows, of_kind, user_row
+from evals.arena import ArenaGames
+from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, file_rows, needed, of_kind, user_row
 
 BOXED = "{question}\n\nPut the final answer into \\boxed{{}}."
 PROOF = "{question}\n\nGive a complete and rigorous proof."
@@ -80,7 +81,7 @@ BENCHMARKS = {
         "Arena-Hard v2, 500 hard prompts and 250 of creative writing, win rate without style control",
         ARENA,
         lambda data: file_rows(data, "arenahard_v2", ARENA, _arena),
-        of_kind("preference"),
+        lambda judge: ArenaGames(needed(judge).endpoint),
         sampling=SamplingConfig(temperature=0.6, top_p=0.95, max_tokens=32 * K),
         by="category",
         paper_judge="GPT-4.1",

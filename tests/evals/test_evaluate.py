@@ -179,7 +179,7 @@ def test_prompts_that_are_too_long_are_counted_and_in_no_mean(checkpoint, rows_f
             ["--benchmark=gpqa_diamond", "--checkpoint=x", "--out=y", "--data=z"],
             "needs its data as z/gpqa_diamond.jsonl",
         ),
-        (["--benchmark=imo_answerbench", "--checkpoint=x", "--out=y"], "need a judge; give --judge="),
+        (["--benchmark=imo_answerbench", "--checkpoint=x", "--out=y"], "judged by another model; give --judge="),
         (["--benchmark=ifbench", "--checkpoint=x", "--out=y", "--samples=0"], "--samples=0 must be at least 1"),
         (["--benchmark=ifbench", "--checkpoint=x", "--out=y", "--top_p=0"], "x"),
         (["--compare=only"], "must be two folders"),
