@@ -24,6 +24,8 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 VOTES = {"math": "math", "mcqa": "text"}  # of the rows of a file, by kind
 
+SETTINGS = {"swe_repair": {"unparsable": 0.0}}  # scores are from 0 to 1
+
 # Benchmarks of the paper that are not run here, and why.
 ELSEWHERE = {
     "tau2": "needs a simulated user: run its own package on a served checkpoint",
@@ -56,6 +58,5 @@ def of_rows(rows: Sequence[Row], *, source: str) -> Benchmark:
     kinds = sorted({row.kind for row in rows})
     if len(kinds) > 1:
         raise ValueError(f"{source} holds rows of the kinds {', '.join(kinds)}; give one file for each.")
-    return Benchmark(
-        f"the rows of {source}", source, lambda data: rows, of_kind(kinds[0]), votes=VOTES.get(kinds[0], "")
-    )
+    judge = of_kind(kinds[0], **SETTINGS.get(kinds[0], {}))
+    return Benchmark(f"the rows of {source}", source, lambda data: rows, judge, votes=VOTES.get(kinds[0], ""))

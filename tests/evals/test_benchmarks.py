@@ -219,6 +219,27 @@ def test_judged(name, tmp_path):
         assert not BENCHMARKS[name].load(write(tmp_path, name, [{**JUDGED[name], "image": "data:..."}]))
 
 
+def test_swe_bench_is_read_as_published(tmp_path):
+    record = {
+        "instance_id": "owner__name-1",
+        "repo": "owner/name",
+        "base_commit": "0" * 40,
+        "problem_statement": "It is broken.",
+        "hints_text": "",
+        "patch": "diff",
+        "test_patch": "diff",
+        "FAIL_TO_PASS": '["tests/test_a.py::test_b"]',
+        "PASS_TO_PASS": "[]",
+        "version": "1.0",
+    }
+    benchmark = BENCHMARKS["swe_bench_verified"]
+    (tmp_path / "repositories" / "owner__name.git").mkdir(parents=True)
+    [row] = benchmark.load(write(tmp_path, "swe_bench_verified", [record]))
+    assert row.kind == "swe" and row.fields["FAIL_TO_PASS"] == ["tests/test_a.py::test_b"]
+    assert row.fields["repository"] == str(tmp_path / "repositories" / "owner__name.git")
+    assert row.messages[-1]["content"] == "It is broken." and benchmark.judge(None).turns == 200
+
+
 def test_terminal_tasks_are_folders(tmp_path):
     task = tmp_path / "terminal_bench_2" / "make-a-file"
     task.mkdir(parents=True)
