@@ -56,7 +56,6 @@ class Work(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's text for the exit codes."""
     given = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _preempted)
     try:
         return _run(given)
     except (ValueError, OSError) as error:
@@ -230,4 +229,5 @@ def _preempted(number: int, frame: Any) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _preempted)
     sys.exit(main())

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -80,9 +81,7 @@ def test_killed_and_started_again_it_writes_the_same_file(whole, checkpoint, row
     arguments = flags(checkpoint, rows_file, tmp_path)
     file = tmp_path / "rows" / "samples.jsonl"
     process = command(*arguments)
-    deadline = time.monotonic() + 120
-    while not (file.exists() and file.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
+    wait_for(file, process)
     process.send_signal(signal.SIGKILL)
     output = process.communicate()[0]
     written = file.read_bytes()
@@ -93,6 +92,36 @@ def test_killed_and_started_again_it_writes_the_same_file(whole, checkpoint, row
     assert run(*arguments) == 0
     assert file.read_bytes() == (whole / "rows" / "samples.jsonl").read_bytes()
     assert (tmp_path / "scores.json").read_bytes() == (whole / "scores.json").read_bytes()
+
+
+def wait_for(file, process=None):
+    """Until something is written."""
+    deadline = time.monotonic() + 120
+    while not (file.exists() and file.stat().st_size) and (process is None or process.poll() is None):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 75)])
+def test_a_stop_says_how_to_go_on(number, code, checkpoint, rows_file, tmp_path, capsys):
+    file = tmp_path / "rows" / "samples.jsonl"
+    before = signal.signal(signal.SIGTERM, evaluate._preempted)
+
+    def stop():
+        wait_for(file)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=stop)
+    try:
+        thread.start()
+        # Long answers, so that the signal comes while there is something left to do.
+        assert run(*flags(checkpoint, rows_file, tmp_path), "--max_tokens=400") == code
+    finally:
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+    err = capsys.readouterr().err
+    assert "The same command goes on from here: python -m launch.evaluate --benchmark=" in err
+    assert 0 < file.read_bytes().count(b"\n") < 2 * ROWS
 
 
 def test_it_goes_on_from_wherever_the_file_ends(whole, checkpoint, rows_file, tmp_path):
