@@ -76,7 +76,7 @@ def comparisons(found: Sequence[Mapping[str, Any]]) -> str:
     ]
     names = "\n\n".join(dict.fromkeys(f"first: {c['first']}, second: {c['second']}" for c in found))
     differing = [
-        f"{c['benchmark']}: the two were drawn with another {', '.join(c['settings_differ'])}."
+        f"{c['benchmark']}: the two differ in {', '.join(c['settings_differ'])}, not in the checkpoint alone."
         for c in found
         if c["settings_differ"]
     ]
