@@ -53,9 +53,9 @@ BENCHMARKS = {
         "Terminal-Bench 2.0, 89 tasks",
         TERMINAL,
         _terminal,
-        of_kind("terminal"),
+        of_kind("terminal", instructions=True),
         samples=5,
         sampling=UNSAID,
-        note="the paper's scaffold is Terminus 2; sampling: not in the paper",
+        note="a shell, not Terminus 2; tasks with an image of their own get no verdict; sampling: not in the paper",
     ),
 }

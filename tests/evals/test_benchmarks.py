@@ -246,6 +246,7 @@ def test_terminal_tasks_are_folders(tmp_path):
     (task / "task.toml").write_text("")
     (task / "instruction.md").write_text("Make a file.")
     [row] = BENCHMARKS["terminal_bench_2"].load(Data(tmp_path))
+    assert BENCHMARKS["terminal_bench_2"].judge(None).instructions
     assert row.fields["task_path"] == str(task) and row.messages[-1]["content"] == "Make a file."
 
 
