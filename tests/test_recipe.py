@@ -9,7 +9,7 @@ import pytest
 
 from cascade_jax import graph
 from cascade_jax.config import CascadeConfig, ConfigError, build
-from cascade_jax.domains import VERIFIERS
+from cascade_jax.domains import ENVIRONMENTS, VERIFIERS
 from configs import nemotron_cascade2_30b, qwen3_0_6b, qwen3_30b_a3b
 from launch.topology import topology
 
@@ -113,11 +113,11 @@ def test_what_a_config_file_refuses_is_one_sentence_on_the_command_line():
     assert done.stderr == "error: there is no mesh for 'v6e-256' in this file; choose one of v5p:4x4x4, v6e:16x16.\n"
 
 
-def test_the_header_says_which_domains_nothing_judges_yet():
-    """A verifier that comes later has to be told there."""
-    later = nemotron_cascade2_30b.__doc__.partition("Not yet: ")[2].partition("have no verifier")[0]
-    kinds = {"instruction": "instruction_following", "structured": "structured_output", "chat": "preference"}
-    kinds |= {"workplace": "workplace", "code": "code", "repair": "swe", "swe": "swe", "long_context": "long_context"}
-    judged = {*VERIFIERS, "preference", "sft"}
-    unjudged = {name for name in config("v5p:4x4x4").domains if kinds.get(name, name) not in judged}
-    assert {name for name in config("v5p:4x4x4").domains if f"`{name}`" in later} == unjudged
+def test_every_domain_is_judged_with_the_settings_that_it_has():
+    kinds = {"instruction": "instruction_following", "structured": "structured_output", "long_context": "judged"}
+    kinds |= {"chat": "preference", "repair": "swe_repair"}
+    for name, domain in config("v5p:4x4x4").domains.items():
+        kind = kinds.get(name, name)
+        assert kind in {*VERIFIERS, *ENVIRONMENTS, "preference", "sft"}
+        if domain.settings:
+            (ENVIRONMENTS | VERIFIERS)[kind](**domain.settings)

@@ -32,7 +32,7 @@ def sample(text):
 @pytest.mark.parametrize("level", LEVELS)
 def test_repairs_in_one_turn(level):
     verifier = VERIFIERS["swe_repair"]()
-    for content, row, rng in made("swe_repair", level, 2):
+    for content, row, rng in made("swe_repair", level):
         assert verifier.verify(row, sample(swe_repair.oracle(content, rng)["content"])).reward == 1.0
         wrong = [*swe_repair.wrong_answers(content, rng), swe_repair.habit(content, rng)]
         verdicts = [verifier.verify(row, sample(message["content"])) for message in wrong]

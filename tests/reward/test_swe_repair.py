@@ -7,6 +7,7 @@ import pytest
 
 from cascade_jax.config import ConfigError, JudgeConfig
 from cascade_jax.data.repair_prompts import FORMAT, rank_files, repair_messages, shown_files
+from cascade_jax.domains import Domain, with_judge
 from cascade_jax.reward import VERIFIERS, judge_prompts, judge_server
 from cascade_jax.reward.endpoint import Endpoint
 from cascade_jax.reward.swe.edits import Edit, Inapplicable, Unparsable, apply_edits, parse_edits
@@ -248,3 +249,10 @@ def test_prompts_show_the_gold_files_and_what_a_search_finds():
 def test_the_format_that_prompts_show_is_the_one_that_is_parsed():
     [edit] = parse_edits(FORMAT)
     assert edit == Edit("folder/file.py", ("    return a - b",), ("    return a + b",))
+
+
+@pytest.mark.parametrize("grading", ["tests", "judge"])
+def test_a_run_gives_the_verifier_its_judge(grading):
+    domain = Domain("repair", {}, "swe_repair", True, VERIFIERS["swe_repair"](grading=grading))
+    with with_judge({"repair": domain}, JudgeConfig()) as ready:
+        assert (ready["repair"].verifier.judge is not None) == (grading == "judge")
