@@ -66,7 +66,7 @@ def sft() -> dict:
     return {
         "kind": "sft",
         "steps": 1000,
-        "domains": {**dict.fromkeys(DOMAINS, 1.0), "long": 1.5, "math": 1.5},
+        "domains": {**dict.fromkeys(DOMAINS, 1.0), "long": 2.0, "math": 1.5},
         "length": LENGTH,
         "checkpoint_every": 100,
         "optimizer": optimizer,

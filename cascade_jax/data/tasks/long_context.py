@@ -1,4 +1,4 @@
-"""Find values in a list of words and numbers, or follow a value from word to word; the answers are names alone."""
+"""Find values in a list of words and numbers, or follow a value from word to word."""
 
 from typing import Any
 
@@ -41,13 +41,13 @@ def fields(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def oracle(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """The answers in the order of the list."""
-    return assistant(", ".join(_found(content)))
+    """Each word with its number, or the words in the order of the list."""
+    return assistant(_written(content, _found(content)))
 
 
 def habit(content: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """The typical wrong answer: that of other lines."""
-    return assistant(", ".join(pick(rng, tuple(_others(content)), len(_found(content)))))
+    return assistant(_written(content, pick(rng, tuple(_others(content)), len(_found(content)))))
 
 
 def wrong_answers(content: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -60,6 +60,12 @@ def wrong_answers(content: dict[str, Any], rng: np.random.Generator) -> list[dic
 
 def _follows(content: dict[str, Any]) -> bool:
     return content["asked"][0].isdigit()
+
+
+def _written(content: dict[str, Any], found: list[str]) -> str:
+    if _follows(content):
+        return ", ".join(found)
+    return ", ".join(f"{word} {value}" for word, value in zip(content["asked"], found, strict=True))
 
 
 def _found(content: dict[str, Any]) -> list[str]:
