@@ -58,7 +58,7 @@ class Mixture:
         self._orders = orders or {name: Shuffled(size, name, seed=seed) for name, size in sizes.items()}
 
     def __len__(self) -> int:
-        return sys.maxsize
+        return sys.maxsize // 2  # endless; Grain rounds the number of batches up, above what a length may be
 
     def __getitem__(self, n: int) -> Position:
         # Of what the domains before it leave, a domain takes its share; position n is its where its count grows with n.
