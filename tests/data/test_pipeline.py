@@ -65,6 +65,11 @@ def test_every_epoch_holds_each_row_once_in_another_order():
     assert [mixture[n][1] for n in range(30)] == epochs[0]  # random access
 
 
+def test_batches_of_one():
+    ones = stream(batch=1)
+    assert [name for _ in range(8) for name in names(next(ones))] == names(next(stream(batch=8)))
+
+
 def test_seed_and_domain_decide_the_order():
     assert names(next(stream(0, 16))) == names(next(stream(0, 16)))
     assert names(next(stream(0, 16))) != names(next(stream(1, 16)))
