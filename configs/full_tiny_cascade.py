@@ -17,7 +17,7 @@ DOMAINS = {
     "structured": ("structured_output", (0, 1), 192),
     "math": ("math", (0,), 192),
     "chat": ("preference", (0, 1), 192),
-    "long": ("long_context", (0, 1), 192),
+    "long": ("long_context", (0,), 192),
     "code": ("code", (0, 1, 2), 192),
     "repair": ("swe_repair", (0, 1), 64),
     "agent": ("swe", (0, 1), 64),
@@ -66,7 +66,7 @@ def sft() -> dict:
     return {
         "kind": "sft",
         "steps": 1000,
-        "domains": {**dict.fromkeys(DOMAINS, 1.0), "long": 2.0, "math": 1.5},
+        "domains": {**dict.fromkeys(DOMAINS, 1.0), "math": 1.5},
         "length": LENGTH,
         "checkpoint_every": 100,
         "optimizer": optimizer,

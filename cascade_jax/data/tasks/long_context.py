@@ -6,17 +6,18 @@ import numpy as np
 
 from cascade_jax.data.tasks.words import WORDS, assistant, pick
 
-_LINES = (10, 18, 18, 16)  # by difficulty
+_LINES = (32, 10, 18, 16)  # by difficulty
 _HOPS = 3  # words that hold the value in the end
 
 
 def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
-    """0, 1: the number of one word in a short or a longer list; 2: of two words; 3: all words that lead to a number."""
+    """0: the only number among words; 1: that of one word of several; 2: of two; 3: all words that lead to a number."""
     words = pick(rng, WORDS, _LINES[difficulty])
     numbers = [str(number) for number in 10 + rng.permutation(90)[: len(words)]]
     if difficulty < 3:
-        pairs = list(zip(words, numbers, strict=True))
-        return {"pairs": [list(pair) for pair in pairs], "asked": pick(rng, tuple(words), 1 + difficulty // 2)}
+        asked = pick(rng, tuple(words), 1 + difficulty // 2)
+        pairs = zip(words, numbers, strict=True)
+        return {"pairs": [[w, n if difficulty or w in asked else ""] for w, n in pairs], "asked": asked}
     # Chains of three words each; every line gives a word a number, or what an earlier word has.
     chains = [words[i : i + _HOPS] for i in range(0, len(words) - _HOPS + 1, _HOPS)]
     turns = rng.permutation(np.repeat(np.arange(len(chains)), _HOPS)).tolist()
@@ -26,7 +27,7 @@ def draw(rng: np.random.Generator, difficulty: int) -> dict[str, Any]:
 
 def fields(content: dict[str, Any]) -> dict[str, Any]:
     """The user's text and the columns of the verifier."""
-    listed = ", ".join(f"{word} {value}" for word, value in content["pairs"])
+    listed = ", ".join(f"{word} {value}".rstrip() for word, value in content["pairs"])
     found = _found(content)
     # What looks like an answer: words where words are asked for, else numbers.
     candidates = rf"\b(?:{'|'.join(WORDS)})\b" if _follows(content) else r"\b\d+\b"
@@ -81,4 +82,6 @@ def _found(content: dict[str, Any]) -> list[str]:
 def _others(content: dict[str, Any]) -> list[str]:
     """What might be taken for an answer and is none."""
     found, column = _found(content), 0 if _follows(content) else 1
+    if "" in dict(content["pairs"]).values():  # nothing else does
+        return [str(number) for number in range(10, 100) if str(number) not in found]
     return [pair[column] for pair in content["pairs"] if pair[column] not in found]
