@@ -9,7 +9,7 @@ import pytest
 
 from cascade_jax import graph
 from cascade_jax.config import CascadeConfig, ConfigError, build
-from cascade_jax.domains import VERIFIERS
+from cascade_jax.domains import ENVIRONMENTS, VERIFIERS
 from configs import nemotron_cascade2_30b, qwen3_0_6b, qwen3_30b_a3b
 from launch.topology import topology
 

@@ -66,11 +66,13 @@ def run_episodes(
     environments, thinking: by domain. An episode ends when its environment says so, after the environment's number of
     turns, or on length: a turn of `sampling.max_tokens` tokens, or a next prompt of more than `longest`. What breaks on
     the environment's side ends in no verdict; its tokens up to then stay. The randomness of a turn is derived from
-    (seed, place of the prompt, sample, turn), whatever the other episodes do.
+    (seed, place of the prompt, sample, turn), whatever the other episodes do; `place` is that of the prompt, or else
+    that in `prompts`.
     """
+    places = [i if prompt.place is None else prompt.place for i, prompt in enumerate(prompts)]
     tries = [
-        Try(place * samples_per_prompt + g, prompt, environments[prompt.domain], derive(seed, "episode", place, g))
-        for place, prompt in enumerate(prompts)
+        Try(i * samples_per_prompt + g, prompt, environments[prompt.domain], derive(seed, "episode", place, g))
+        for i, (place, prompt) in enumerate(zip(places, prompts, strict=True))
         for g in range(samples_per_prompt)
     ]
     with host or Host() as host:
@@ -78,7 +80,7 @@ def run_episodes(
         _finish(host, tries)
         turn = 0
         while live := [one for one in tries if not one.stop]:
-            ready = [dataclasses.replace(one.prompt, ids=one.chain.prompt, place=one.number) for one in live]
+            ready = [dataclasses.replace(one.prompt, ids=one.chain.prompt, place=_place(one)) for one in live]
             drawn = engine.generate(ready, sampling, samples_per_prompt=1, seed=derive(seed, "turn", turn))
             for one, group in zip(live, drawn, strict=True):
                 _write(one, group.samples[0])
@@ -113,6 +115,11 @@ def _open(
         except Exception as error:  # of the environment's messages, in a template
             one.chain = None
             one.breaks(_broken(error))
+
+
+def _place(one: Try) -> int:
+    """What the randomness of a turn is derived from: where prompts have places of their own, from those alone."""
+    return one.number if one.prompt.place is None else one.seed
 
 
 def _write(one: Try, sample: Sample) -> None:

@@ -122,8 +122,8 @@ class Host:
         except TimeoutError as error:
             late = f"the environment did not answer within {seconds:g} s"
             return Broken(late if limit.expired() else f"the environment broke: {_said(error)}")
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and task.cancelling():
+        except BaseException as error:  # a SystemExit of an environment's would end the loop and all who wait for it
+            if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and task.cancelling()):
                 raise
             return Broken(f"the environment broke: {_said(error)}")
         finally:

@@ -70,6 +70,8 @@ class Guess:
             await asyncio.sleep(600)
         if self.fails == f"{call} is cancelled":
             raise asyncio.CancelledError
+        if self.fails == f"{call} exits":
+            raise SystemExit(3)
 
 
 def guess_row(number: int, name: str = "r") -> Row:

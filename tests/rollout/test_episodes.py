@@ -152,7 +152,7 @@ def test_samples_depend_on_seed_row_and_sample_alone(chat, engine):
     assert any(a.ids.tobytes() != b.ids.tobytes() for a, b in zip(both[0].samples, other[0].samples, strict=True))
 
 
-@pytest.mark.parametrize("call", ["episode", "start", "step", "verdict", "step is cancelled"])
+@pytest.mark.parametrize("call", ["episode", "start", "step", "verdict", "step is cancelled", "step exits"])
 def test_an_episode_that_breaks_has_no_verdict_and_is_closed(chat, call):
     environment = Guessing(fails={1: call})
     engine = Scripted(chat, *[says("1", "5")] * 3)
@@ -160,9 +160,8 @@ def test_an_episode_that_breaks_has_no_verdict_and_is_closed(chat, call):
     fine, broken, also = group.samples
     assert fine.verdict.reward == also.verdict.reward == 1.0 and fine.verdict.no_verdict is None
     assert np.isnan(broken.verdict.reward)
-    assert ("no room" if call == "episode" else "Cancelled" if "cancelled" in call else call) in (
-        broken.verdict.no_verdict
-    )
+    said = {"episode": "no room", "step is cancelled": "Cancelled", "step exits": "SystemExit: 3"}.get(call, call)
+    assert said in broken.verdict.no_verdict
     assert environment.closed == (2 if call == "episode" else 3)
     assert len(group.samples) == 3, "a group keeps its size"
 

@@ -1,4 +1,9 @@
-"""Which way of isolating works on this machine, tried once, and the sandboxes made that way."""
+"""Which way of isolating works on this machine, tried once, and the sandboxes made that way.
+
+bubblewrap: namespaces, a sized private /tmp, no network, a filter of system calls. landlock: rules on files and a
+filter, a folder of this machine; memory of all processes together is counted as far as `sandlock` shows them, and
+/tmp is neither private nor there. unsafe: limits on resources, and another user where this one is root.
+"""
 
 import functools
 import logging
@@ -42,7 +47,8 @@ class Backend:
             return Sandbox(command, self.codes, limits, folder=bubblewrap.FOLDER, system_calls=seccomp.program())
         if self.kind == "landlock":
             script = str(Path(__file__).with_name("landlock.py"))
-            return Sandbox([sys.executable, "-I", script, "{folder}", *paths, "--", self.python], self.codes, limits)
+            command = [sys.executable, "-I", script, str(limits.memory), "{folder}", *paths, "--", self.python]
+            return Sandbox(command, self.codes, limits)
         return Sandbox([self.python], self.codes, limits)
 
     def __str__(self) -> str:

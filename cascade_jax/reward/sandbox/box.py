@@ -39,6 +39,11 @@ class Sandbox:
         # Without namespaces the folder is one of this machine; {folder} in the command is then its name.
         self._shared = tempfile.mkdtemp(prefix="sandbox-") if not folder else ""
         self.folder, self.limits = folder or self._shared, limits
+        self._places = {
+            "HOME": self.folder,
+            "TMPDIR": self._shared or "/tmp",
+            "PATH": f"{ENVIRONMENT['PATH']}:{os.path.dirname(command[-1])}",  # where the interpreter is
+        }
         self._lock = threading.RLock()
         self._unread = b""
         self._closed = False
@@ -74,7 +79,7 @@ class Sandbox:
         env: added to the fixed environment. A program that cannot be started ends with 127, as in a shell.
         """
         seconds = self.limits.seconds if seconds is None else seconds
-        environment = ENVIRONMENT | {"HOME": self.folder, "TMPDIR": self._shared or "/tmp"} | dict(env or {})
+        environment = ENVIRONMENT | self._places | dict(env or {})
         request = ("run", list(argv), bytes(stdin), environment, seconds)
         return finished(*self.ask(request, seconds=seconds))[0]
 

@@ -42,8 +42,8 @@ def limit(name: str, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(number, tuple(value if most < 0 else min(value, most) for value in values))
 
 
-def exceeded(folder: str, shared: bool, limits: dict[str, int]) -> bytes:
-    """What all other processes of the sandbox together have too much of: memory, disk, or no."""
+def exceeded(folder: str, shared: bool, limits: dict[str, int], runs: int) -> bytes:
+    """What all other processes of the sandbox together have too much of for that many runs: memory, disk, or no."""
     pids = others(shared)
     pages = 0
     for pid in pids:
@@ -53,7 +53,7 @@ def exceeded(folder: str, shared: bool, limits: dict[str, int]) -> bytes:
         except OSError:
             continue
         pages += int(fields[1]) - int(fields[2])
-    if pages * resource.getpagesize() > limits["memory"]:
+    if pages * resource.getpagesize() > limits["memory"] * runs:
         return b"memory"
     if shared:
         files, size = used(folder)

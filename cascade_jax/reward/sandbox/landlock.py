@@ -1,6 +1,7 @@
 """Started as a program: runs another one with Landlock and the system call filter of the `sandlock` package.
 
-Arguments: the folder that may be written, readable folders, "--", the program. It keeps the descriptors 0, 1 and 2.
+Arguments: bytes of memory for all together, the folder that may be written, readable folders, "--", the program. It
+keeps the descriptors 0, 1 and 2.
 """
 
 import os
@@ -15,9 +16,10 @@ def main(arguments: list[str]) -> int:
     from sandlock import Sandbox
 
     divider = arguments.index("--")
-    folder, *readable = arguments[:divider]
+    memory, folder, *readable = arguments[:divider]
     there = [path for path in (*_READABLE, *_DEVICES, *readable) if os.path.exists(path)]
-    box = Sandbox(fs_readable=there, fs_writable=[folder, "/dev/null"], cwd=folder)
+    mib = f"{int(memory) >> 20}M"
+    box = Sandbox(fs_readable=there, fs_writable=[folder, "/dev/null"], cwd=folder, max_memory=mib)
     return box.run_interactive(arguments[divider + 1 :])
 
 

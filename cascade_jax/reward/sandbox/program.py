@@ -56,11 +56,11 @@ class Program:
             write_all(3, code)
             _EXIT(0)
 
-        *ended, outputs = self.resident.fork([start], [b""], seconds)[0]
-        self.code = outputs.pop()
+        ended = self.resident.fork([start], [b""], seconds)[0]
+        self.code = ended[-1].pop()
         if self.code:
             self.names = offered(names_in(marshal.loads(self.code)))
-        self.resident.reply_ended(*ended, outputs)
+        self.resident.reply_ended(ended)
 
     def tests(self, cases: list[tuple[bytes, tuple]], function: str | None, seconds: float) -> None:
         """Run it on each (stdin, arguments), and then its function, or that of its class Solution, if one is named.
@@ -69,14 +69,13 @@ class Program:
         """
         gc.collect()
         gc.freeze()  # what a collection does not touch, forks go on to share
-        count = 1
+        count, most = 1, max(1, min(_TOGETHER, self.resident.limits["processes"] // 8))
         while cases:
             now, cases = cases[:count], cases[count:]
             starts = [self._start(function, arguments) for _, arguments in now]
-            all_ended = self.resident.fork(starts, [stdin for stdin, _ in now], seconds)
-            for ended in all_ended:
-                self.resident.reply_ended(*ended)
-            count = _TOGETHER if max(ended[2] for ended in all_ended) < _SHORT else 1
+            all_ended = self.resident.fork(starts, [stdin for stdin, _ in now], seconds, result=function is not None)
+            self.resident.reply_ended(*all_ended)
+            count = most if max(ended[2] for ended in all_ended) < _SHORT else 1
 
     def _start(self, function: str | None, arguments: tuple) -> Callable[[], None]:
         def start() -> None:

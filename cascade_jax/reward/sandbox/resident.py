@@ -54,11 +54,8 @@ class Resident:
                 self.reply(b"error %d %s" % (error.errno or 0, str(error.strerror).encode()))
 
     def reply(self, head: bytes, *parts: bytes) -> None:
-        """Length, a line, then the parts."""
-        data = b"".join([head, b"\n", *parts])
-        data = len(data).to_bytes(4, "big") + data
-        while data:
-            data = data[os.write(self.replies, data) :]
+        """Send one answer."""
+        write_all(self.replies, framed(head, *parts))
 
     def _take(self, size: int) -> bytes:
         taken = b""
@@ -99,7 +96,7 @@ class Resident:
                 os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
                 os._exit(127)
 
-        self.reply_ended(*self.fork([start], [stdin], seconds, result=False)[0])
+        self.reply_ended(*self.fork([start], [stdin], seconds, result=False))
 
     def fork(
         self, starts: list[Callable[[], None]], stdins: list[bytes], seconds: float, *, result: bool = True
@@ -130,13 +127,15 @@ class Resident:
         self._end_all(runs)
         return [self._ended(run) for run in runs]
 
-    def reply_ended(self, code: int, killed: bytes, seconds: float, outputs: list[bytes]) -> None:
-        """Tell how a fork ended, with stdout, stderr and its result, if it had one."""
-        most = self.limits["output"]
-        clipped = any(len(output) > most for output in outputs)
-        outputs = [output[:most] for output in outputs]
-        sizes = (len(outputs[0]), len(outputs[1]))
-        self.reply(b"ran %d %s %d %.6f %d %d" % (code, killed, clipped, seconds, *sizes), *outputs)
+    def reply_ended(self, *all_ended: Ended) -> None:
+        """Tell how forks ended, each with stdout, stderr and its result, if it had one."""
+        most, frames = self.limits["output"], []
+        for code, killed, seconds, outputs in all_ended:
+            clipped = any(len(output) > most for output in outputs)
+            outputs = [output[:most] for output in outputs]
+            sizes = (len(outputs[0]), len(outputs[1]))
+            frames.append(framed(b"ran %d %s %d %.6f %d %d" % (code, killed, clipped, seconds, *sizes), *outputs))
+        write_all(self.replies, b"".join(frames))
 
     def _files(self, stdin: bytes, result: bool) -> list[int]:
         files = [os.open(self.folder, os.O_TMPFILE | os.O_RDWR, 0o600) for _ in range(3 + result)]
@@ -170,7 +169,7 @@ class Resident:
                 poll.unregister(handle)
                 os.close(handle)
             if not ready:
-                killed = b"time" if left <= 0 else exceeded(self.folder, self.shared, self.limits)
+                killed = b"time" if left <= 0 else exceeded(self.folder, self.shared, self.limits, len(runs))
         for handle, run in handles.items():
             run.killed = killed
             run.took()
@@ -199,6 +198,12 @@ class Resident:
         for file in run.files:
             os.close(file)
         return os.waitstatus_to_exitcode(run.status), run.killed, run.seconds, outputs
+
+
+def framed(head: bytes, *parts: bytes) -> bytes:
+    """Length, a line, then the parts."""
+    data = b"".join([head, b"\n", *parts])
+    return len(data).to_bytes(4, "big") + data
 
 
 def contents(file: int, most: int) -> bytes:
