@@ -48,7 +48,7 @@ THINKING = {"swe": False}  # agentic SWE is sampled without thinking, all else w
 SETTINGS = {
     "workplace": {"folder": f"{DATA}/workplace"},
     "repair": {"grading": "judge"},  # most of its instances have no image to run tests in (12)
-    "swe": {"repositories": f"{DATA}/repositories", "turns": 200},  # (13)
+    "swe": {"repositories": f"{DATA}/repositories", "turns": 200, "instructions": True},  # (13)
 }
 JUDGE = {"timeout": 600.0, "concurrency": 256}
 JUDGES = {  # (10), (12); the run's own judge is the GenRM of (9)

@@ -1,9 +1,13 @@
 """Grading of repairs by tests: a right repair passes, a wrong one does not, and none can answer for the tests."""
 
+import subprocess
+import sys
+
 import pytest
 
 from cascade_jax.reward.swe.grading import Room, grade
-from cascade_jax.reward.swe.instance import read_instance
+from cascade_jax.reward.swe.history import snapshot
+from cascade_jax.reward.swe.instance import Instance, InstanceError, read_instance
 
 WRONG = "def add(a, b):\n    return a - b\n"
 RIGHT = "def add(a, b):\n    return a + b\n"
@@ -176,3 +180,46 @@ def test_tests_that_are_rewritten_before_they_are_collected(row):
     files["tests/test_one.py"] += "def test_none(): pass\n"
     assert "changes its tests" in graded(row, {"calc.py": trick}, **wanted).reason
     assert graded(row, {"calc.py": RIGHT}, **wanted).resolved
+
+
+def test_a_pack_holds_the_commit_and_nothing_later(tmp_path):
+    def git(*arguments, **more):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, **more).stdout
+
+    git("init", "-q", "-b", "main")
+    commits = []
+    for text in ("one", "two", "three"):
+        (tmp_path / "file").write_text(text)
+        git("add", "file")
+        git("commit", "-q", "-m", text)
+        commits.append(git("rev-parse", "HEAD").decode().strip())
+    found = snapshot(Instance(tmp_path, "main^", {}, (), (), ()))
+    assert found.commit == commits[1]
+    subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "other")], check=True)
+    git("--git-dir", str(tmp_path / "other"), "unpack-objects", "-q", input=found.pack)
+    listed = git("--git-dir", str(tmp_path / "other"), "cat-file", "--batch-all-objects", "--batch-check").decode()
+    assert all(commit in listed for commit in commits[:2]) and commits[2] not in listed
+    assert listed.count("blob") == 2
+    for base in ("nowhere", "-h", "main^^^"):
+        with pytest.raises(InstanceError):
+            snapshot(Instance(tmp_path, base, {}, (), (), ()))
+
+
+def test_equal_files_make_the_same_commit_in_every_process():
+    made = 'Instance(None, "HEAD", {"a é.py": "x\\n"}, ({"message": "m", "files": {"b": "y"}},), (), ())'
+    script = (
+        "from cascade_jax.reward.swe.history import snapshot\n"
+        f"from cascade_jax.reward.swe.instance import Instance\nprint(snapshot({made}).commit)"
+    )
+    other = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
+    assert snapshot(eval(made)).commit == other and len(other) == 40
+
+
+def test_repositories_that_cannot_be_graded(row):
+    with pytest.raises(InstanceError, match="part of pytest"):
+        graded(row, {}, files={"src/pluggy/__init__.py": ""})
+    with pytest.raises(InstanceError, match="does not apply"):
+        graded(row, {}, test_patch="--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n")
+    with pytest.raises(InstanceError, match="owner__name"):
+        read_instance(row("swe", repo="owner/name", FAIL_TO_PASS=["t.py::t"]))

@@ -12,8 +12,10 @@ from tokenizers import decoders, models, pre_tokenizers
 from cascade_jax.data.chat import Chat
 from cascade_jax.data.tasks import train_tokenizer
 from cascade_jax.data.tokenizer import load
+from cascade_jax.domains import Domain, roll_out
 from cascade_jax.rollout.engine import LocalEngine
 from cascade_jax.rollout.environment import Observation
+from cascade_jax.rollout.episode import make_prompt
 from cascade_jax.rollout.host import Host
 from cascade_jax.stages.batches import pack_rows, sequences
 from cascade_jax.types import Group, Prompt, Sample, Segment, Verdict
@@ -297,3 +299,21 @@ def test_every_segment_trains_with_the_one_advantage():
     nothing = dataclasses.replace(sample, ids=ids[:0], logprobs=sample.logprobs[:0], mask=mask[:0], later=())
     assert sequences(group, nothing, {}) == []
     assert not any(one.trained.any() for one in sequences(group, sample, {}, trained=False))
+
+
+def test_domains_of_one_and_of_several_turns_in_one_batch_of_prompts(chat, engine):
+    """Each group stands in the place of its prompt, and those of one turn are what they are alone."""
+    domains = {
+        "guess": Domain("guess", {}, "guess", False, None, environment=Guessing(turns=2)),
+        "math": Domain("math", {}, "math", False, None),
+    }
+    prompts = [make_prompt(chat, guess_row(i), ("guess", "math")[i % 2], thinking=False) for i in range(4)]
+    given = {"longest": 128, "samples_per_prompt": 2, "seed": 3}
+    groups = roll_out(engine, chat, domains, prompts, SAMPLING, **given)
+    assert [group.prompt.row for group in groups] == [prompt.row for prompt in prompts]
+    assert [group.samples[0].verdict is not None for group in groups] == [True, False, True, False]
+    alone = roll_out(engine, chat, domains, prompts[1::2], SAMPLING, **given)
+    for one, other in zip(groups[1::2], alone, strict=True):
+        for a, b in zip(one.samples, other.samples, strict=True):
+            np.testing.assert_array_equal(a.ids, b.ids)
+            assert a.turns == 1 and a.later == () and a.reply == b.reply

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,13 +39,13 @@ def snapshot(instance: Instance) -> Snapshot:
     return _of_files(json.dumps([*instance.history, {"message": "Import", "files": dict(instance.files)}]))
 
 
-def _cached(function: Any) -> Any:
-    """lru_cache whose first call for a key is waited for by the others."""
-    lock, cached = threading.Lock(), functools.lru_cache(_KEPT)(function)
+def _cached(function: Callable[..., Snapshot]) -> Callable[..., Snapshot]:
+    """lru_cache whose first call for a key is waited for by the others, while those for most other keys go on."""
+    locks, cached = [threading.Lock() for _ in range(64)], functools.lru_cache(_KEPT)(function)
 
     @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
-        with lock:
+    def call(*arguments: Any) -> Snapshot:
+        with locks[hash(arguments) % len(locks)]:
             return cached(*arguments)
 
     return call
