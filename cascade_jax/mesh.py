@@ -123,7 +123,9 @@ def on_all(tree: Any) -> Any:
     """What no process shares with others yet, such as an optimizer's counters, whole on every device of the mesh."""
     mesh = jax.sharding.get_mesh()
     whole = NamedSharding(mesh, PartitionSpec()) if mesh.size > 1 else None
-    if whole is None or whole.is_fully_addressable:
+    if whole is None:  # an array that is bound to no device would be a reason to compile the second step anew
+        return jax.device_put(tree, jax.local_devices()[0])
+    if whole.is_fully_addressable:
         return tree
     return jax.tree.map(lambda leaf: put(leaf, whole) if leaf.is_fully_addressable else leaf, tree)
 
