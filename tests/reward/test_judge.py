@@ -1,5 +1,6 @@
 """The judge's client and server over real sockets: good, malformed, failing, slow and dead judges; the rule."""
 
+import functools
 import json
 import re
 import signal
@@ -214,7 +215,11 @@ def test_the_rule():
 
 def test_the_command_serves_until_it_is_interrupted(capsys):
     command = [sys.executable, "-m", "launch.serve", "--judge", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heeding = functools.partial(
+        signal.signal, signal.SIGINT, signal.default_int_handler
+    )  # a shell's `&` has it ignored
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **pipes, text=True, preexec_fn=heeding)
     watchdog = threading.Timer(120, process.kill)
     watchdog.start()
     url = re.search(r"http://\S+", process.stdout.readline())[0]

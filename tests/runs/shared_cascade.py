@@ -14,7 +14,7 @@ def get_config() -> ConfigDict:
     domains = {"instruction": 1.0, "chat": 1.0}
     sft = {**stages["sft"], "steps": 4, "domains": domains, "sft": {"rows": 8, "balance_coef": 1e-4}}
     if_rl = {**stages["if_rl"], "steps": 3, "micro_batches": 1, "domains": domains}
-    if_rl["rl"] = {**if_rl["rl"], "prompts": 8, "samples": 2}
+    if_rl["rl"] = {**if_rl["rl"], "prompts": 8, "samples": 2, "curriculum": None}
     mopd = {**stages["mopd"], "steps": 2, "domains": domains}
     mopd |= {"lora": {"rank": 2}, "export_hf": True}
     mopd["distill"] = {"prompts": 4, "samples": 2, "teachers": {"instruction": "best", "chat": "sft"}}

@@ -57,7 +57,7 @@ def whole(command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never stopped."""
     workdir = tmp_path_factory.mktemp("episodes") / "whole"
     process = command(workdir)
-    output, _ = process.communicate(timeout=420)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     return workdir
 
@@ -101,7 +101,7 @@ def test_what_breaks_step_after_step_stops_the_stage(command, tmp_path: Path):
         "--config.stages.rl.alarm_steps=2",
         "--config.stages.rl.alarm_share=0.4",
     )
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 1, output
     assert "Traceback" not in output
     [error] = [line for line in output.splitlines() if line.startswith("error: ")]
