@@ -4,7 +4,7 @@
 
 Hardware: two CPU cores, 3 GiB of memory. Time: eight to eleven minutes, of which two to four compile.
 Expect (held-out rows, sampled at temperature 1): about 50 % in every domain after sft; 95 to 100 % for `instruction`
-after if_rl; 78 to 99 % for the four domains of multi_rl, while `chat` or `instruction` drops by 5 to 50 points; mopd
+after if_rl; 76 to 99 % for the four domains of multi_rl, while `chat` or `instruction` drops by 5 to 50 points; mopd
 wins back more than nine tenths of the drops; 95 % for `chat` after rlhf, and every domain far above sft.
 """
 
