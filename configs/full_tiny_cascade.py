@@ -9,7 +9,7 @@ Expect (percent of held-out test rows, sampled at temperature 1, before and afte
 domain after sft; chat 57 to 87 in chat_teacher; instruction 46 to 95 in if_rl; choice 48 to 94, tools 39 to 83,
 workplace 30 to 93, structured 61 to 97 in multi_rl; mopd wins back chat (0 to 56), math (12 to 73), code (18 to 56),
 instruction (48 to 94); chat 56 to 93 in rlhf; long 46 to 100 in long_rl; code 55 to 97 in code_rl; repair 10 to 71 in
-repair_rl. agent_rl was seen to begin alone (agent 4, terminal 39). Time: RL stages take 40 to 150 seconds each, idle.
+repair_rl; agent 4 to 60, terminal 39 to 90 in agent_rl. Time: RL stages take 40 to 150 seconds each, idle.
 """
 
 from ml_collections import ConfigDict
