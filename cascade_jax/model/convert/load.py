@@ -181,7 +181,7 @@ def _read(
     for (weight, leaf), sharding in zip(by_path(abstract).items(), jax.tree.leaves(places), strict=True):
         blocks = stored[weight]
         kind = jnp.dtype(dtype) if dtype is not None else jnp.result_type(*(DTYPES[block.dtype] for block in blocks))
-        read = functools.partial(_block, weight, leaf.shape, blocks, kind, broken)
+        read = functools.partial(_block, weight, blocks, kind, broken)
         leaves[weight] = jax.make_array_from_callback(leaf.shape, sharding, read, dtype=kind)
     if broken:
         raise CheckpointError(f"{folder}: {', '.join(dict.fromkeys(broken))} holds NaN or infinity; fetch it again.")
@@ -189,17 +189,9 @@ def _read(
 
 
 def _block(
-    weight: str,
-    shape: tuple[int, ...],
-    blocks: tuple[Stored, ...],
-    dtype: np.dtype,
-    broken: list[str],
-    index: tuple[slice, ...],
+    weight: str, blocks: tuple[Stored, ...], dtype: np.dtype, broken: list[str], index: tuple[slice, ...]
 ) -> np.ndarray:
-    """What one device holds of a weight of that shape, out of the files, with zeros where these end before it does.
-
-    Names of tensors that are not finite go to `broken`.
-    """
+    """What one device holds of a weight, out of the files; names of tensors that are not finite go to `broken`."""
 
     def matrix(stored: Stored, index: tuple[slice, ...]) -> np.ndarray:
         # A file has the transpose of what we keep, so its index is read from the back.
@@ -213,9 +205,7 @@ def _block(
 
     if len(blocks) == 1 and len(index) == len(blocks[0].shape) - weight.endswith("conv_weight"):
         return matrix(blocks[0], index)
-    found = np.stack([matrix(stored, index[1:]) for stored in blocks[index[0]]])
-    wanted = [len(range(*part.indices(size))) for part, size in zip(index, shape, strict=True)]
-    return np.pad(found, [(0, size - here) for size, here in zip(wanted, found.shape, strict=True)])
+    return np.stack([matrix(stored, index[1:]) for stored in blocks[index[0]]])
 
 
 @jax.jit

@@ -19,7 +19,6 @@ from cascade_jax.model.convert.keys import (
     SPELLINGS,
 )
 from cascade_jax.model.convert.names import family
-from pallas_kernels.grouped_matmul import padded_width
 
 MOST_BLOCKS = 4_096  # of num_hidden_layers, so that a slip is refused before a list of that many layers is made
 LARGEST = 2**63 - 1  # of any whole number: JSON has no bound, and float() does
@@ -69,8 +68,6 @@ def _config(values: Mapping[str, Any]) -> ModelConfig:
     else:
         rest = {"rope_theta": _rope_theta(values), "activation": "swiglu", "qk_norm": kind != "llama"}
         rest["router"] = "softmax"
-    if "E" in pattern and "expert_width" in found:
-        rest["expert_padding"] = padded_width(found["expert_width"]) - found["expert_width"]
     dtype = "bfloat16" if _get(values, "dtype") == "bfloat16" else "float32"
     try:
         return build(ModelConfig, {"pattern": pattern, "dtype": dtype, **found, **rest}, "it")
